@@ -15,7 +15,7 @@ from longmlm.config import parse
 from longmlm.errors import DataError
 from longmlm.processes import user_errors
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
-from tests.support.launched import launch_as_second_of_two
+from tests.support.launching import launch_as_second_of_two
 from tests.support.prepare_settings import PREPARE, written
 
 

@@ -21,7 +21,7 @@ from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Start
 from longmlm.settings.tables import merged
 from longmlm.training.run_folder import checkpoint_folder
-from tests.support.launched import launch_as_second_of_two
+from tests.support.launching import launch_as_second_of_two
 from tests.support.rows import FILES, manifest_of
 from tests.support.tiny import tiny_extension
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from longmlm.artifacts.evaluation import check_output, evaluation_in
+from longmlm.artifacts.evaluation import EVALUATION_FILES, Evaluation, read_evaluation
 from longmlm.artifacts.fine_tuned import fine_tuned_folder
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
@@ -20,7 +20,7 @@ from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.sentences import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
 from longmlm.errors import DataError, ModelNotFoundError, ModelUnavailableError
-from longmlm.folders import check_absent
+from longmlm.folders import check_absent, check_replaceable
 from longmlm.hubs.datasets import SAVED, rows_on_hub
 from longmlm.hubs.models import check_model, config_of_model, local_weights, read_architecture
 from longmlm.hubs.publish import check_can_publish
@@ -234,7 +234,7 @@ def _positions_of(config: SimpleNamespace | None, name: str) -> int | None:
 
 
 def _check_evaluate(config: EvaluateConfig) -> None:
-    check_output(Path(config.output))
+    check_replaceable(Path(config.output), EVALUATION_FILES)
     _check_extended(config.long_before, config.output)
     if config.run:
         evaluations_of(Path(config.run))
@@ -261,7 +261,7 @@ def _check_release(config: ReleaseConfig) -> None:
     if not is_fine_tuned:
         _check_rows(check_has_rows(config), ["held_out"])
     if config.evaluation:
-        evaluation_in(Path(config.evaluation))
+        read_evaluation(Path(config.evaluation) / Evaluation.FILE)
 
 
 def _check_model(name: str, made: Collection[str] = (), needs_weights: bool = True) -> None:

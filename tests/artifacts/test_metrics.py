@@ -7,6 +7,7 @@ from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TargetMetr
 from longmlm.errors import ArtifactError
 
 ACCURACY = Accuracy(40.0, 1.0, 3.0, 9)
+MEASURED = Measured(ACCURACY, (ACCURACY,), (), (9,), (4,))
 
 
 def at(step: int) -> TrainingMetrics:
@@ -24,8 +25,11 @@ def at(step: int) -> TrainingMetrics:
 def test_lines_are_read_back_in_order_and_one_cut_off_by_a_crash_is_left_out(tmp_path):
     file = MetricsFile(tmp_path)
     assert file.lines() == []
-    accuracy = ACCURACY
-    lines = [at(1), EvaluationMetrics(step=1, tokens=30, held_out=Measured(accuracy, (accuracy,))), at(2)]
+    lines = [
+        at(1),
+        EvaluationMetrics(step=1, tokens=30, held_out=MEASURED),
+        at(2),
+    ]
     for line in lines:
         file.append(line)
     with file.path.open("a", encoding="utf-8") as stream:
@@ -57,8 +61,8 @@ def test_lines_after_the_resumed_step_are_dropped_and_the_rest_stays_byte_for_by
 
 
 def test_the_evaluation_of_the_resumed_step_is_dropped_if_it_has_to_be_repeated(tmp_path):
-    file, accuracy = MetricsFile(tmp_path), ACCURACY
-    lines = [EvaluationMetrics(step=step, tokens=30, held_out=Measured(accuracy, ())) for step in (0, 4)]
+    file = MetricsFile(tmp_path)
+    lines = [EvaluationMetrics(step=step, tokens=30, held_out=MEASURED) for step in (0, 4)]
     for line in (lines[0], at(4), lines[1]):
         file.append(line)
     file.truncate(4)

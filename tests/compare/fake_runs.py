@@ -1,6 +1,7 @@
 """Stands in for the processes of a comparison: each trial writes what a real one leaves, without training."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import pytest
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Accuracy, Measured
-from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
+from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, MetricsFile
 from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.compare import planned, running
@@ -17,21 +18,9 @@ from longmlm.compare.comparison import Comparison
 from longmlm.compare.settings import ComparedPipeline
 from longmlm.config import parse, read
 from longmlm.folders import MANIFEST
-from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.results import result_settings
-
-EVALUATION = Evaluation(
-    row_length=64,
-    base_positions=32,
-    position_starts=(0, 32),
-    num_rows=2,
-    recipe=EvaluateRecipe(),
-    precision="no",
-    sources=EvaluationSources(rows="rows", rows_sha256="aa", base="base", before="long"),
-    measured={},
-    curve=(),
-)
+from tests.support.evaluations import FULL
 
 
 def measured(accuracy: float) -> Measured:
@@ -115,7 +104,7 @@ class FakeRuns:
         summary = RunSummary(state=state, train_tokens_per_second=128.0, num_processes=1, peak_memory_bytes=1)
         artifact.write(folder / "run" / RunSummary.FILE, summary)
         if pipeline.until == "evaluate":
-            artifact.write(folder / "evaluation" / Evaluation.FILE, EVALUATION.signed())
+            artifact.write(folder / "evaluation" / Evaluation.FILE, replace(FULL, measured={}, curve=()).signed())
 
     def fail(self, log: Path, reason: str) -> tuple[int, str]:
         """Writes an error into the log, among other lines."""

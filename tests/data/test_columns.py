@@ -10,8 +10,7 @@ from datasets import Dataset
 
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
-from tests.support.corpora import contents, records_of
-from tests.support.fields import all_fields
+from tests.support.corpora import all_fields, contents, records_of
 
 TEXTS = ["The lake was calm.", "湖水像一面镜子。"]
 TEXT_TYPES = [

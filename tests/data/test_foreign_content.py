@@ -19,8 +19,7 @@ from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.notes import markup_note
 from longmlm.errors import DataError
 from longmlm.settings.prepare import PrepareRecipe, Source
-from tests.support.corpora import json_lines, records_of, texts_of
-from tests.support.fields import all_fields
+from tests.support.corpora import all_fields, json_lines, records_of, texts_of
 
 TEXTS = ["The lake was calm.", "湖水像一面镜子。", "PAR1 is a receptor.", "<p> opens a paragraph.", "%PDF", "BZh"]
 LINES = json_lines(TEXTS)

@@ -17,8 +17,7 @@ from longmlm.data import delimited
 from longmlm.data.files import files_of
 from longmlm.data.texts import Unreadable
 from longmlm.settings.prepare import Source
-from tests.support.corpora import contents, records_of
-from tests.support.fields import all_fields
+from tests.support.corpora import all_fields, contents, records_of
 
 MARK = "\ufeff"
 TEXTS = {

@@ -65,18 +65,17 @@ def test_unknown_tokens_are_counted_by_source(rows: Path, chinese: Vocabulary) -
                 found[number] += int(np.count_nonzero(row.input_ids[begin:end] == chinese.special.unk))
         assert manifest.report.of(split).unknown_per_source == tuple(found[number] for number in range(3))
         unknown += found
-        tokens += Counter(dict(enumerate(manifest.report.of(split).tokens_per_source or ())))
+        tokens += Counter(dict(enumerate(manifest.report.of(split).tokens_per_source)))
     shares = manifest.report.unknown_shares
     assert shares == tuple(unknown[number] / tokens[number] for number in range(3))
-    assert shares is not None and shares[0] == 0 and 0.1 < shares[1] < 0.2 and 0.3 < shares[2] <= 1
+    assert shares[0] == 0 and 0.1 < shares[1] < 0.2 and 0.3 < shares[2] <= 1
 
 
 def test_report_and_page_show_the_shares(rows: Path) -> None:
     manifest = read_rows_manifest(rows)
-    shares = manifest.report.unknown_shares or ()
+    shares = manifest.report.unknown_shares
     assert f"unknown tokens: 0.00% of lake.jsonl, {shares[1]:.2%} of quotes.jsonl" in packing_report(manifest)
-    table = sources_table(manifest)
-    assert table is not None and [line[-1] for line in table.lines] == [f"{share:.2%}" for share in shares]
+    assert [line[-1] for line in sources_table(manifest).lines] == [f"{share:.2%}" for share in shares]
 
 
 def test_a_slice_of_another_format_is_packed_again(

@@ -3,7 +3,7 @@
 import errno
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,17 @@ class Transfer:
     """An upload or a download, whose result `is_complete`; `decisive` names the request that faults hit."""
 
     served: Served
-    kinds: dict[str, str]
+    kinds: Mapping[str, str]
     run: Callable[[], object]
     is_complete: Callable[[], bool]
     error: type[UserError]
     decisive: str
+
+    def fault(self, status: int, **more: Any) -> Fault:
+        """Makes the decisive request fail, and returns the fault."""
+        fault = Fault(self.kinds[self.decisive], status, **more)
+        self.served.server.faults = [fault]
+        return fault
 
     def fail(self) -> UserError:
         """Returns the error of the transfer, which is of its own type, on one line and without secrets."""
@@ -51,29 +57,35 @@ class Transfer:
 
 
 def upload(served: Served, folder: Path) -> Transfer:
-    def is_complete() -> bool:
-        return served.files() == served.files("v1") == content(folder)
-
-    kinds = dict(served.kinds)
-    return Transfer(served, kinds, lambda: served.publish(folder, tag="v1"), is_complete, ReleaseError, "commit")
+    return Transfer(
+        served,
+        served.kinds,
+        run=lambda: served.publish(folder, tag="v1"),
+        is_complete=lambda: served.files() == served.files("v1") == content(folder),
+        error=ReleaseError,
+        decisive="commit",
+    )
 
 
 def download(served: Served, kind: str, files: dict[str, bytes], run: Callable[[], Path], error: Any) -> Transfer:
     served.server.repository(f"{kind}/{NAME}").commit(files)
     large = next(name for name in files if len(files[name]) > 1000)
-    prefix = rf"/{kind}/{NAME}" if kind == "datasets" else rf"/{NAME}"
     kinds = {
         "look": rf"GET /api/{kind}/{NAME}(/revision/\w+)?$",
         "list": rf"GET /api/{kind}/{NAME}/tree/",
-        "metadata": rf"HEAD {prefix}/resolve/.*/{large}",
-        "object": rf"GET {prefix}/resolve/.*/{large}",
+        "metadata": rf"HEAD .*/{NAME}/resolve/.*/{large}",
+        "object": rf"GET .*/{NAME}/resolve/.*/{large}",
     }
     return Transfer(served, kinds, run, lambda: content(run()) == files, error, "object")
 
 
 @pytest.fixture
 def transfer(
-    request: pytest.FixtureRequest, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    waits: list[float],
 ) -> Iterator[Transfer]:
     """A transfer by its name."""
     with serve("ms" if request.param == "upload ms" else "hf", tmp_path, monkeypatch) as served:
@@ -86,49 +98,41 @@ def transfer(
                 yield upload(served, folder)
 
 
-DECISIVE = {"upload hf": "commit", "upload ms": "commit", "model": "object", "rows": "object"}
-each_transfer = pytest.mark.parametrize("transfer", DECISIVE, indirect=True)
-each_request = pytest.mark.parametrize(("transfer", "kind"), DECISIVE.items(), indirect=["transfer"])
+TRANSFERS = ("upload hf", "upload ms", "model", "rows")
+each_transfer = pytest.mark.parametrize("transfer", TRANSFERS, indirect=True)
 
 
-@each_request
+@each_transfer
 @pytest.mark.parametrize("status", [429, CUT])
-def test_passing_fault_is_retried(transfer: Transfer, kind: str, status: int, waits: list[float]) -> None:
-    fault = Fault(transfer.kinds[kind], status, headers={"Retry-After": "7"})
-    transfer.served.server.faults = [fault]
+def test_passing_fault_is_retried(transfer: Transfer, status: int, waits: list[float]) -> None:
+    fault = transfer.fault(status, headers={"Retry-After": "7"})
     transfer.run()
     assert transfer.is_complete()
     assert fault.seen >= (1 if status == CUT else 2)
     assert status == CUT or max(waits) >= 7
 
 
-@each_request
-def test_lasting_fault_is_one_line_and_the_next_attempt_transfers_what_is_missing(
-    transfer: Transfer, kind: str
-) -> None:
-    server = transfer.served.server
-    fault = Fault(transfer.kinds[kind], 503, times=10**6)
-    server.faults = [fault]
+@each_transfer
+def test_lasting_fault_is_one_line_and_the_next_attempt_transfers_what_is_missing(transfer: Transfer) -> None:
+    server, fault = transfer.served.server, transfer.fault(503, times=10**6)
     error = transfer.fail()
-    assert isinstance(error, UnavailableError | ModelError | DataError)
-    assert not isinstance(error, ModelNotFoundError)
+    assert isinstance(error, UnavailableError | ModelError | DataError) and not isinstance(error, ModelNotFoundError)
     assert "503" in str(error)
     assert len(transfers.WAITS_SECONDS) < fault.seen <= 8 * (1 + len(transfers.WAITS_SECONDS))
     uploaded = sum(request.startswith("PUT ") for request in server.requests)
     server.faults = []
     transfer.run()
     assert transfer.is_complete()
-    if kind == "commit":
+    if transfer.decisive == "commit":
         assert sum(request.startswith("PUT ") for request in server.requests) == uploaded == 1
 
 
-@each_request
+@each_transfer
 def test_refusal_is_one_line_at_once(
-    transfer: Transfer, kind: str, waits: list[float], capsys: pytest.CaptureFixture[str]
+    transfer: Transfer, waits: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = f"no room for {transfer.served.token} at http://storage/objects?signature=secret"
-    fault = Fault(transfer.kinds[kind], 403, times=10**6, said=said)
-    transfer.served.server.faults = [fault]
+    fault = transfer.fault(403, times=10**6, said=said)
     error = transfer.fail()
     assert not isinstance(error, UnavailableError)
     assert "403" in str(error)
@@ -145,24 +149,23 @@ def test_every_refusal_is_permanent_and_says_its_status(status: int) -> None:
     assert NAME in line and str(status) in line and "what the server says" in line
 
 
-PAUSES = [(name, {"Retry-After": "86400"}) for name in DECISIVE]
+PAUSES = [(name, {"Retry-After": "86400"}) for name in TRANSFERS]
 PAUSES += [(name, {"RateLimit": '"api";r=0;t=86400'}) for name in ("upload hf", "model")]
 
 
 @pytest.mark.parametrize(("transfer", "headers"), PAUSES, indirect=["transfer"])
 def test_long_pause_is_refused_at_once(transfer: Transfer, headers: dict[str, str], waits: list[float]) -> None:
-    fault = Fault(transfer.kinds[transfer.decisive], 429, headers=headers, times=10**6)
-    transfer.served.server.faults = [fault]
+    fault = transfer.fault(429, headers=headers, times=10**6)
     assert "86,400" in str(transfer.fail())
     assert fault.seen == 1
     assert waits == []
 
 
-@each_request
-def test_server_that_never_answers_is_given_up(transfer: Transfer, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_transfer
+def test_server_that_never_answers_is_given_up(transfer: Transfer, monkeypatch: pytest.MonkeyPatch) -> None:
     for client in (huggingface, modelscope):
         monkeypatch.setattr(client, "TIMEOUT_SECONDS", 0.1)
-    transfer.served.server.faults = [Fault(transfer.kinds[kind], HANG, times=10**6)]
+    transfer.fault(HANG, times=10**6)
     began = time.monotonic()
     transfer.fail()
     assert time.monotonic() - began < 20
@@ -258,7 +261,12 @@ def test_storage_retries_a_cut_connection_and_copies_what_is_missing(
     [(ConnectionResetError("cut"), UnavailableError, 4), (PermissionError(errno.EACCES, "denied"), ReleaseError, 1)],
 )
 def test_storage_that_fails_is_one_line_without_its_password(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, error: type[ReleaseError], num_attempts: int
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    waits: list[float],
+    fault: Exception,
+    error: type[ReleaseError],
+    num_attempts: int,
 ) -> None:
     attempts = []
 
@@ -271,4 +279,4 @@ def test_storage_that_fails_is_one_line_without_its_password(
         publish(folder, Target("storage", "sftp://somebody:planted@host/tiny"), "")
     assert "planted" not in str(caught.value)
     assert type(caught.value) is error
-    assert len(attempts) == num_attempts
+    assert len(attempts) == 1 + len(waits) == num_attempts

@@ -179,10 +179,6 @@ def test_an_unknown_bundled_model_is_answered_with_those_that_exist() -> None:
         check_model(bundled_resolved("bundled:roberta-min"))
 
 
-def test_folder_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert snapshot_of(str(tmp_path)).folder == tmp_path
-
-
 def test_full_disk_is_not_taken_for_a_fault_of_the_hub(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> str:
         raise OSError(errno.ENOSPC, "No space left on device", "blobs/1")
@@ -247,6 +243,7 @@ def test_licence_is_not_unknown_because_the_hub_fails(hub: Hub, repository: Repo
     assert licence_of(None, provenance) == Licence("mit", is_of_base=True)
 
 
-def test_a_folder_has_no_revision(tmp_path: Path) -> None:
+def test_folder_is_taken_as_it_is_and_has_no_revision(tmp_path: Path) -> None:
+    assert snapshot_of(str(tmp_path)).folder == tmp_path
     with pytest.raises(ModelError, match="v1: remove revision"):
         snapshot_of(str(tmp_path), "v1")

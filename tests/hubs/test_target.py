@@ -1,7 +1,8 @@
-"""Names of targets, and what they are published as."""
+"""Names of targets, what they are published as, and messages about them without secrets."""
 
 import pytest
 
+from longmlm.hubs.transfers import redact
 from longmlm.settings.publishing import Publishing, Target, parse_target
 
 
@@ -44,3 +45,24 @@ def test_settings_name_one_target() -> None:
 def test_settings_that_contradict_each_other_are_refused(settings: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Publishing(**settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("no room for planted-one", "no room for ***"),
+        ("planted-key-extended and planted-key", "*** and ***"),
+        ("PUT http://storage/objects/1?X-Signature=abc&b=c failed", "PUT http://storage/objects/1 failed"),
+        ("(see https://me:planted@example.org/x?sig=1)", "(see https://example.org/x)"),
+        ("two\nlines\t and spaces", "two lines and spaces"),
+        ("set to false? yes", "set to false? yes"),
+        (999 * "x", 300 * "x"),
+    ],
+)
+def test_secrets_and_all_but_one_short_line_are_removed(
+    text: str, redacted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "planted-key")
+    monkeypatch.setenv("ANOTHER_SECRET", "planted-key-extended")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    assert redact(text, "planted-one", None) == redacted

@@ -1,7 +1,6 @@
 """Names on a hub to models: what load_model makes of the files of one commit."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,10 @@ from longmlm.errors import ModelError
 from longmlm.model.loading import load_model
 from tests.support.hub import Hub
 from tests.support.loopback import Fault
-from tests.support.served import NAME, serve
+from tests.support.served import NAME
 from tests.support.tiny import World
 
 BIAS = "lm_head.bias"
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub that the client in this process talks to, with an empty cache."""
-    with serve("hf", tmp_path, monkeypatch) as served:
-        monkeypatch.setattr("time.sleep", lambda _: None)
-        yield served.server
 
 
 def commit(hub: Hub, folder: Path, bias: float, **more: bytes) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from longmlm.settings.pretrain import PretrainConfig, Start
-from tests.support.generated import models
 from tests.support.hub_rows import hub, published_files, short
 from tests.support.launching import Ended, accelerate, run_in_turn
 from tests.support.training import (
@@ -21,7 +20,7 @@ from tests.support.training import (
     with_recipe,
     with_runtime,
 )
-from tests.support.worlds import world
+from tests.support.worlds import models, world
 
 __all__ = [
     "hub",

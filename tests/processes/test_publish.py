@@ -131,15 +131,16 @@ def test_release_on_modelscope_loads_by_its_card(release: dict[str, object], tmp
         variables = {"MODELSCOPE_ENDPOINT": hub.endpoint, "MODELSCOPE_API_TOKEN": TOKEN, "HOME": str(home)}
         on_ms = user(tmp_path, HF_HUB_OFFLINE="1", **variables)
         first = on_ms.longmlm("release", release, *publish)
-        assert hub.repositories[NAME].revisions.keys() == {"master", "v1"}
-        assert hub.files(NAME) == hub.files(NAME, "v1")
-        assert hub.files(NAME).keys() >= {path.name for path in (tmp_path / "tiny-40").iterdir()}
+        repository = hub.repository(f"models/{NAME}")
+        assert repository.tags.keys() == {"v1"}
+        assert repository.files("master") == repository.files("v1")
+        assert repository.files("v1").keys() >= {path.name for path in (tmp_path / "tiny-40").iterdir()}
         hub.requests.clear()
         assert on_ms.longmlm("release", release, *publish).splitlines() == first.splitlines()[-1:]
         assert not [request for request in hub.requests if not request.startswith("GET ")]
         assert not (home / ".modelscope").exists()
         assert on_ms.loads("ms:v1")
-        assert len(on_ms.runs(example(hub.files(NAME, "v1")["README.md"]))) > 1
+        assert len(on_ms.runs(example(repository.files("v1")["README.md"]))) > 1
         on_ms.assert_token_in_no_file(hub.requests)
 
 

@@ -92,7 +92,8 @@ def test_a_postponed_evaluation_is_shown(is_evaluated, run_folder, tmp_path, mon
     resumed = TrainState(step=3, accuracy=40.0, evaluated_at_step=3 if is_evaluated else 0)
     accuracy = Accuracy(40.0, 1.0, 3.0, 9)
     with tracker.tracked(run_folder, "wandb", resumed):
-        MetricsFile(run_folder).append(EvaluationMetrics(step=3, tokens=30, held_out=Measured(accuracy, (accuracy,))))
+        held_out = Measured(accuracy, (accuracy,), (), (9,), (4,))
+        MetricsFile(run_folder).append(EvaluationMetrics(step=3, tokens=30, held_out=held_out))
         MetricsFile(run_folder).append(at(4))
     assert capfd.readouterr().out == f"wandb: https://example.org/{1 if is_evaluated else 2}\n"
 

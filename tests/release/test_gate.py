@@ -123,7 +123,7 @@ def test_model_that_got_worse_on_short_texts_is_refused_unless_that_is_allowed(c
 
 def test_evaluation_that_cannot_be_used_is_refused_with_the_remedy(copy: Path, identity: Identity) -> None:
     path = copy / "evaluation.json"
-    with pytest.raises(ReleaseError, match="nowhere.* evaluate stage"):
+    with pytest.raises(ArtifactError, match="nowhere.* evaluate stage"):
         evaluation_of(str(copy / "nowhere"), identity, True, ALLOWED)
     evaluation = read(copy)
     forge(copy, "long_after", accuracy=None, standard_error=None, loss=None, num_selected=0)

@@ -11,15 +11,9 @@ import matplotlib.image
 import pytest
 
 from longmlm.artifacts.accuracy import Accuracy, Difference
-from longmlm.artifacts.evaluation import (
-    VIEW_NAMES,
-    Evaluation,
-    OffsetGain,
-    check_output,
-    evaluation_folder,
-    read_evaluation,
-)
+from longmlm.artifacts.evaluation import EVALUATION_FILES, VIEW_NAMES, Evaluation, OffsetGain, read_evaluation
 from longmlm.errors import FolderError
+from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.reports.evaluation import accuracy_table, explanation, finding, gains_table, write_evaluation
 from longmlm.temporary import mark
 from tests.support.evaluations import FULL, measured
@@ -31,7 +25,7 @@ UNTRAINED = {name: FULL.measured[name] for name in VIEW_NAMES[:3]}
 
 def write(evaluation: Evaluation, folder: Path) -> None:
     """Writes an evaluation in place of an earlier one."""
-    with evaluation_folder(folder) as partial:
+    with replaced_folder(folder, EVALUATION_FILES) as partial:
         write_evaluation(evaluation, partial, MADE_BY)
 
 
@@ -106,7 +100,7 @@ def test_page_reports_everything_that_was_measured(written: Path) -> None:
     text = words(written)
     assert "from 16 to 40 positions" in text
     assert re.search(r"✓ Recovered:.* 31\.50 % .*40 tokens.* 30\.00 %.* 16", text)
-    assert "+2.50 points" in text
+    assert re.search(r"\+2\.50\s+± 0\.71 points", text)
     for line in accuracy_table(FULL).lines:
         assert all(cell in text for cell in line)
     assert all(name in text for name in VIEW_NAMES)
@@ -185,7 +179,7 @@ def test_earlier_result_comes_back_after_a_kill_in_mid_swap(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark(Path(shutil.copytree(written, tmp_path / "out.earlier.partial")))  # as longmlm moves it aside
-    check_output(tmp_path / "out")
+    check_replaceable(tmp_path / "out", EVALUATION_FILES)
     monkeypatch.setattr("longmlm.artifacts.artifact.write", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write(FULL, tmp_path / "out")
@@ -198,5 +192,5 @@ def test_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match=r"notes\.txt"):
         write(FULL, tmp_path)
     with pytest.raises(FolderError, match=r"notes\.txt is a file"):
-        check_output(tmp_path / "notes.txt")
+        check_replaceable(tmp_path / "notes.txt", EVALUATION_FILES)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -44,12 +44,6 @@ TUNED = FineTuned(
     data=("news.jsonl",),
     **MARKDOWN,
 )
-COUNTS = {
-    "copies": 4,
-    "tokens_per_source": (4, 6),
-    "document_lengths": (0, 2, 3),
-    "fills": (*[0] * 15, 1, 4, 10, 15, 9),
-}
 
 
 def card(text: str) -> ReleaseCard:
@@ -82,7 +76,7 @@ class Reports:
 
     def dataset_card(self, text: str) -> str:
         publication = Publication("owner/tokenizer", RowsCard(license="mit"), "owner/rows", "v1")
-        made = rows_manifest(**COUNTS)
+        made = rows_manifest()
         made = replace(made, report=replace(made.report, set_aside={"no text": 7}))
         manifest = with_text(made, type(made), text)
         return dataset.dataset_card(
@@ -92,7 +86,7 @@ class Reports:
         )
 
     def packing_page(self, text: str) -> str:
-        made = rows_manifest(**COUNTS)
+        made = rows_manifest()
         made = replace(made, report=replace(made.report, set_aside={"no text": 7}))
         return packing_page(with_text(made, type(made), text), Example(5, 1, f"{text}row"), f"{text}command")
 

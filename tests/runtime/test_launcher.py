@@ -14,7 +14,7 @@ from longmlm.processes import LAUNCHER_VARIABLES, check_launched, prints_errors
 from longmlm.runtime import launcher
 from longmlm.runtime.launch import launch
 from longmlm.runtime.launcher import check_launch_settings, exported_threads, launcher_settings
-from tests.support.launched import SECOND_OF_TWO
+from tests.support.launching import SECOND_OF_TWO
 from tests.support.tiny import with_fresh_process_state
 from tests.support.training import ROOT
 

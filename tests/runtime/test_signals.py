@@ -20,7 +20,7 @@ from longmlm.runtime.signals import (
     exit_on_signal,
     stop_on_signal,
 )
-from tests.support.launched import launch_as_second_of_two
+from tests.support.launching import launch_as_second_of_two
 
 MODULES = {command: f"longmlm.{module}" for command, module in cli.MODULES.items()}
 STAGE_PHASES = ("imports", "parsing", "checks", "imports of the stage")

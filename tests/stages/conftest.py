@@ -18,15 +18,20 @@ from longmlm.config import parse
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.processes import user_errors
-from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.settings.release import ReleaseCard, ReleaseConfig
 from longmlm.stages.release import release
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import take_snapshot, write_checkpoint
 from longmlm.training.run import RunRecord
-from tests.support.releases import release_settings
-from tests.support.tiny import World, held_out, prove_in_this_process, with_fresh_process_state
+from tests.support.tiny import (
+    LONG_POSITIONS,
+    World,
+    measured_on,
+    prove_in_this_process,
+    release_settings,
+    with_fresh_process_state,
+)
 from tests.support.training import ROOT, SOURCES
 from tests.support.worlds import evaluation, single_thread, world
 
@@ -43,15 +48,7 @@ def run_folder(world: World, tmp_path: Path) -> Path:
         loaded = load_model(str(source))
         state = TrainState(step=step, tokens=100 * step, accuracy=accuracy, evaluated_at_step=step)
         about = read_provenance(str(world.long))
-        rows = held_out(world.rows)
-        trained_on = TrainingRecord(
-            row_length=rows.row_length,
-            steps=0,
-            tokens=0,
-            precision="no",
-            held_out=HeldOut(),
-            rows_sha256=rows.sha256,
-        )
+        trained_on = TrainingRecord(row_length=LONG_POSITIONS, steps=0, tokens=0, **measured_on(world.rows))
         recipe = PretrainRecipe(num_steps=2, batch_tokens=100, learning_rate=1e-4)
         backend = PlainBackend.wrap(accelerator, MlmObjective(loaded.model), recipe)
         snapshot = take_snapshot(backend, accelerator)

@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
-from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, evaluation_folder, read_evaluation
+from longmlm.artifacts.evaluation import EVALUATION_FILES, VIEW_NAMES, Evaluation, EvaluationSources, read_evaluation
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.batches.collate import MlmBatch
+from longmlm.folders import replaced_folder
 from longmlm.hubs.models import model_sha256, weights_sha256
 from longmlm.model.mlm import MlmObjective, MlmOutput
 from longmlm.settings.evaluate import EvaluateConfig
@@ -46,7 +47,7 @@ def test_all_five_measures_are_taken_on_all_held_out_rows(world: World, evaluati
     accuracy = {name: found.accuracy(name) for name in VIEW_NAMES}
     assert accuracy["long_after"] > 2 + max(accuracy[name] for name in VIEW_NAMES[:3])
     assert found.is_recovered is True
-    assert found.context_gain == accuracy["long_after"] - accuracy["base_windows"]
+    assert found.context_gain.points == accuracy["long_after"] - accuracy["base_windows"]
     assert found.precision == "no"
     assert found.sources == EvaluationSources(
         rows=str(world.rows),
@@ -64,7 +65,7 @@ def test_a_second_evaluation_into_one_folder_is_refused_before_a_model_is_loaded
     world: World, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("longmlm.stages.evaluate.load_models", lambda *_: pytest.fail("a model is loaded"))
-    with evaluation_folder(tmp_path / "out") as first:
+    with replaced_folder(tmp_path / "out", EVALUATION_FILES) as first:
         code, _, warned = run_here(EvaluateConfig, evaluate, settings(world, tmp_path / "out"))
         (first / "evaluation.json").write_text("{}", encoding="utf-8")
     assert code == 2
@@ -128,7 +129,7 @@ def test_run_folder_stands_for_its_best_checkpoint_and_gives_the_curve(
     whole = Accuracy(4.0, 0.5, 5.0, 100)
     for step in (0, 5):
         example = FilledMask(1, 2, "a", "b", "c", (("c", 0.5),))
-        measured = Measured(whole, (whole,))
+        measured = Measured(whole, (whole,), (), (100,), (4,))
         line = EvaluationMetrics(step=step, tokens=0, held_out=measured, base_cut=3.0, examples=(example,))
         MetricsFile(run_folder).append(line)
     asked = settings(world, tmp_path / "out") | {"long_after": str(run_folder), "run": str(run_folder)}

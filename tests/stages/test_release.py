@@ -24,13 +24,13 @@ from longmlm.settings.release import ReleaseConfig
 from longmlm.stages.release import release
 from tests.support.evaluations import forge
 from tests.support.foreign import without_literals
-from tests.support.releases import release_settings
 from tests.support.tiny import (
     LONG_POSITIONS,
     NUM_POSITIONS,
     World,
     accuracy_of,
     measured_on,
+    release_settings,
     tiny_folder,
 )
 

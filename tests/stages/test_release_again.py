@@ -16,9 +16,8 @@ from longmlm.release import build
 from longmlm.settings.release import ReleaseCard, ReleaseConfig
 from longmlm.stages import release as release_stage
 from longmlm.stages.release import release
-from tests.support.releases import release_settings
 from tests.support.served import content
-from tests.support.tiny import World
+from tests.support.tiny import World, release_settings
 
 Run = Callable[..., tuple[int, str, str]]
 

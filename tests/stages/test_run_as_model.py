@@ -13,7 +13,7 @@ from longmlm.settings.pipeline import Pipeline, ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import CheckpointsConfig, PretrainConfig
 from longmlm.stages.extend import extend
-from tests.support.launched import launch_as_second_of_two
+from tests.support.launching import launch_as_second_of_two
 from tests.support.tiny import LONG_POSITIONS
 
 MINE = """

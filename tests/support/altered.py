@@ -9,43 +9,36 @@ from typing import Any
 from tests.support.families import tiny_config, tiny_tokenizer
 
 Described = dict[str, Any]  # the content of a tokenizer.json
+Change = Callable[[Described], object]
 TEXT = "In 1903 the Écoles ﬁned ½ of OUR boatyard for 中国 and overhauled it. "
 NO_CHANGES = base64.b64encode(bytes([0, 4, 0, 0]) + bytes(1025)).decode()  # an empty table of SentencePiece
 
 
-def change_normalizer(*parts: Described) -> Callable[[Described], None]:
+def put(part: Any, *keys: str) -> Change:
+    """Returns a change that replaces the part at these keys."""
+
     def change(described: Described) -> None:
-        kept = [described["normalizer"]] if described["normalizer"] else []
-        described["normalizer"] = {"type": "Sequence", "normalizers": [*kept, *parts]}
+        for key in keys[:-1]:
+            described = described[key]
+        described[keys[-1]] = part
 
     return change
 
 
-def use_normalizer(part: Described | None) -> Callable[[Described], None]:
-    return lambda described: described.update(normalizer=part)
+def append(key: str, *parts: Described) -> Change:
+    """Returns a change that lets these parts follow those that are there."""
 
+    def change(described: Described) -> None:
+        kept = [described[key]] if described[key] else []
+        described[key] = {"type": "Sequence", f"{key.replace('_', '')}s": [*kept, *parts]}
 
-def split_digits(described: Described) -> None:
-    digits = {"type": "Digits", "individual_digits": True}
-    described["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [described["pre_tokenizer"], digits]}
-
-
-def split_at_white_space(described: Described) -> None:
-    described["pre_tokenizer"] = {"type": "WhitespaceSplit"}
-
-
-def limit_words(described: Described) -> None:
-    described["model"]["max_input_chars_per_word"] = 4
+    return change
 
 
 def rename_pieces(described: Described) -> None:
     model = described["model"]
     model["continuing_subword_prefix"] = "@@"
     model["vocab"] = {piece.replace("##", "@@"): number for piece, number in model["vocab"].items()}
-
-
-def keep_accents(described: Described) -> None:
-    described["normalizer"]["strip_accents"] = False
 
 
 def add_word(described: Described) -> None:
@@ -58,32 +51,27 @@ def strip_after_mask(described: Described) -> None:
         token["rstrip"] = "mask" in token["content"].lower()
 
 
-def end_without_separator(described: Described) -> None:
-    described["post_processor"] = None
-
-
-def decode_plainly(described: Described) -> None:
-    described["decoder"] = {"type": "Fuse"}
-
-
+REPLACE = {"type": "Replace", "pattern": {"String": "boat"}, "content": "s"}
 ANY = {
-    "NFKC": use_normalizer({"type": "NFKC"}),
-    "Lowercase": use_normalizer({"type": "Lowercase"}),
-    "and Lowercase": change_normalizer(
-        {"type": "Lowercase"}, {"type": "Replace", "pattern": {"String": "boat"}, "content": "s"}
-    ),
-    "Digits": split_digits,
-    "WhitespaceSplit": split_at_white_space,
+    "NFKC": put({"type": "NFKC"}, "normalizer"),
+    "Lowercase": put({"type": "Lowercase"}, "normalizer"),
+    "and Lowercase": append("normalizer", {"type": "Lowercase"}, REPLACE),
+    "Digits": append("pre_tokenizer", {"type": "Digits", "individual_digits": True}),
+    "WhitespaceSplit": put({"type": "WhitespaceSplit"}, "pre_tokenizer"),
     "added word": add_word,
     "flags of the mask": strip_after_mask,
-    "no post-processor": end_without_separator,
-    "decoder": decode_plainly,
+    "no post-processor": put(None, "post_processor"),
+    "decoder": put({"type": "Fuse"}, "decoder"),
 }
-OWN_NORMALIZER = {"no normalizer": use_normalizer(None)}
-BERT = {"max_input_chars_per_word": limit_words, "prefix": rename_pieces, "strip_accents": keep_accents}
-UNIGRAM = {"Precompiled": use_normalizer({"type": "Precompiled", "precompiled_charsmap": NO_CHANGES})}
-ALTERATIONS = {
-    **dict.fromkeys((("bert", 0), ("distilbert", 0), ("electra", 0)), ANY | OWN_NORMALIZER | BERT),
+OWN_NORMALIZER = {"no normalizer": put(None, "normalizer")}
+BERT = {
+    "max_input_chars_per_word": put(4, "model", "max_input_chars_per_word"),
+    "prefix": rename_pieces,
+    "strip_accents": put(False, "normalizer", "strip_accents"),
+}
+UNIGRAM = {"Precompiled": put({"type": "Precompiled", "precompiled_charsmap": NO_CHANGES}, "normalizer")}
+ALTERATIONS = {  # DistilBERT and ELECTRA have BERT's tokenizer
+    ("bert", 0): ANY | OWN_NORMALIZER | BERT,
     **dict.fromkeys((("roberta", 1), ("modernbert", 3)), ANY),
     **dict.fromkeys((("xlm-roberta", 1), ("camembert", 1)), ANY | UNIGRAM),
     ("albert", 0): ANY | OWN_NORMALIZER | UNIGRAM,
@@ -97,7 +85,7 @@ def tokenizer_folder(folder: Path, family: str, pad: int) -> Path:
     return folder
 
 
-def alter(folder: Path, change: Callable[[Described], object], name: str = "tokenizer.json") -> Path:
+def alter(folder: Path, change: Change, name: str = "tokenizer.json") -> Path:
     """Changes a JSON file in a folder, and returns the folder."""
     path = folder / name
     described = json.loads(path.read_text(encoding="utf-8"))

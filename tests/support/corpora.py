@@ -4,10 +4,14 @@ import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from backports import zstd
 
 from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
+from longmlm.data.files import files_of
+from longmlm.data.records import fields_of
+from longmlm.hubs.datasets import arrow_files
 from longmlm.settings.prepare import Source
 
 WHOLE = 1 << 40
@@ -47,3 +51,9 @@ def compressed(content: bytes, ending: str) -> bytes:
             return zstd.compress(content)
         case _:
             return content
+
+
+def all_fields(source: Source) -> list[Any]:
+    """Returns the fields of every record of a source, or why it cannot be read."""
+    paths = arrow_files(source) if source.dataset else files_of(source.files)
+    return [fields for path in paths for _, fields in fields_of(path, source)]

@@ -25,13 +25,13 @@ def measured(accuracy: float, num_blocks: int = 3, error: float = 0.5) -> Measur
     """Returns the accuracy of 3 blocks, those beyond `num_blocks` without selected tokens."""
     parts = [Accuracy(accuracy - 0.5 * number, 0.25, 3.0, 100) for number in range(num_blocks)]
     parts += [NOTHING] * (3 - num_blocks)
-    return Measured(Accuracy(accuracy, error, 3.0, 100 * num_blocks), tuple(parts), tuple(parts))
+    selected, correct = 100 * num_blocks, round(accuracy * num_blocks)
+    return Measured(Accuracy(accuracy, error, 3.0, selected), tuple(parts), tuple(parts), (selected,), (correct,))
 
 
 def curve_line(step: int, accuracy: float) -> EvaluationMetrics:
     recovery = {"recovered_at_step": 20, "recovered_at_tokens": 12_345} if step == 20 else {}
-    whole = Accuracy(accuracy, 0.5, 3.0, 100)
-    return EvaluationMetrics(step=step, tokens=10 * step, held_out=Measured(whole, (whole,)), base_cut=9.0, **recovery)
+    return EvaluationMetrics(step=step, tokens=10 * step, held_out=measured(accuracy, 1), base_cut=9.0, **recovery)
 
 
 FULL = Evaluation(
@@ -69,7 +69,9 @@ def worse_on_short_texts(folder: Path, lost_per_row: int) -> Evaluation:
     path = folder / Evaluation.FILE
     evaluation = artifact.read(Evaluation, path)
     base = evaluation.measured["base_cut"]
-    short = replace(base, correct=tuple(correct - lost_per_row for correct in base.correct))
+    lost = 100 * lost_per_row * len(base.correct) / base.whole.num_selected
+    whole = replace(base.whole, accuracy=base.whole.accuracy - lost)
+    short = replace(base, correct=tuple(correct - lost_per_row for correct in base.correct), whole=whole)
     forged = replace(evaluation, measured={**evaluation.measured, "long_after_cut": short}).signed()
     artifact.write(path, forged)
     return forged

@@ -7,9 +7,10 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -22,6 +23,7 @@ Files = dict[str, bytes]
 LATEST = "main"
 KINDS = ("datasets", "models")
 LARGE = (".arrow", ".parquet", ".png", ".safetensors")
+FIRST = {".gitattributes": b"*.safetensors filter=lfs\n", "README.md": b"# empty\n", "configuration.json": b"{}"}
 METADATA = {
     "model": ("license", "library_name", "pipeline_tag"),
     "dataset": ("configs", "language", "license", "size_categories"),
@@ -36,6 +38,7 @@ class Repository:
     branches: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     private: bool = False
+    license: str = ""
 
     def commit(self, files: Files, branch: str = LATEST) -> str:
         """Commits these files as the whole content of the branch; returns the commit."""
@@ -68,6 +71,10 @@ class Hub(Server):
         """Returns the repository of that name, created if missing."""
         return self.repositories.setdefault(name, Repository())
 
+    def knows(self, request: Request) -> bool:
+        """Returns whether the request has the token, if there is one."""
+        return self.token is None or request.headers.get("Authorization") == f"Bearer {self.token}"
+
 
 def missing(what: str) -> Response:
     """Returns the 404 response for a missing Repo, Revision or Entry."""
@@ -98,9 +105,8 @@ def entries(files: Files, folder: str) -> list[dict[str, object]]:
     return folders + [entry(path, content) for path, content in inside.items()]
 
 
-def answer(hub: Hub, request: Request, is_known: bool) -> Response:
-    """Returns the response to a request; only a user who `is_known` may write."""
-    command, body = request.command, request.body
+def answer(hub: Hub, request: Request) -> Response:
+    command, body, is_known = request.command, request.body, hub.knows(request)
     parts = [unquote(part) for part in request.path.removeprefix("/api").strip("/").split("/")]
     match [command, *parts]:
         case ["POST", "validate-yaml"]:
@@ -121,7 +127,6 @@ def answer(hub: Hub, request: Request, is_known: bool) -> Response:
 
 
 def read(repository: Repository, name: str, parts: list[str]) -> Response:
-    """Returns the response to a request that reads refs, a commit or its files."""
     revision, inside = (parts[1:] or [LATEST])[0], "/".join(parts[2:])
     commit, files, content, headers = repository.resolve(revision), repository.files(revision), None, {}
     match parts[0], inside:
@@ -150,9 +155,8 @@ def validated(content: str, repoType: str) -> Response:  # noqa: N803 - the clie
         parts = [result["task"]["type"], result["dataset"]["name"], result["dataset"]["type"]]
         numbers = [metric["value"] for metric in result["metrics"]]
         wrong += [] if all(parts) and all(isinstance(number, float) for number in numbers) else ["model-index"]
-    return Response(
-        {"errors": [{"message": f"{key} is wrong"} for key in wrong], "warnings": []}, 400 if wrong else 200
-    )
+    errors = [{"message": f"{key} is wrong"} for key in wrong]
+    return Response({"errors": errors, "warnings": []}, 400 if wrong else 200)
 
 
 def created(hub: Hub, request: dict) -> Response:
@@ -160,12 +164,11 @@ def created(hub: Hub, request: dict) -> Response:
     if name in hub.repositories:
         return Response({"error": "exists"}, 409)
     hub.repository(name).private = request.get("visibility") == "private"
-    hub.repository(name).commit({".gitattributes": b"*.safetensors filter=lfs\n"})
+    hub.repository(name).commit({".gitattributes": FIRST[".gitattributes"]})
     return Response({"url": f"{hub.endpoint}/{name.removeprefix('models/')}"})
 
 
 def written(hub: Hub, repository: Repository, parts: list[str], body: bytes) -> Response:
-    """Returns the response to a request that changes a repository or prepares a commit."""
     lines = [json.loads(line) for line in body.splitlines()]
     match parts:
         case ["preupload", revision]:
@@ -218,12 +221,8 @@ def point_client_at(hub: Hub, cache: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def serve() -> Iterator[Hub]:
+def serve(respond: Callable[[Hub, Request], Response] = answer) -> Iterator[Hub]:
     """Yields an empty hub that listens on a local port until the block exits."""
     hub = Hub()
-
-    def respond(request: Request) -> Response:
-        return answer(hub, request, hub.token is None or request.headers.get("Authorization") == f"Bearer {hub.token}")
-
-    with listening(hub, respond):
+    with listening(hub, partial(respond, hub)):
         yield hub

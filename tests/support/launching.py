@@ -28,6 +28,13 @@ def accelerate(yaml: str | Path, *options: str) -> tuple[str, ...]:
 
 ALONE = (sys.executable,)
 TWO_PROCESSES = accelerate("two-cpu-processes.yaml")
+SECOND_OF_TWO = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+def launch_as_second_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets what a launcher such as torchrun sets for the second of two processes on a machine."""
+    for name, value in SECOND_OF_TWO.items():
+        monkeypatch.setenv(name, value)
 
 
 def start(
@@ -36,11 +43,14 @@ def start(
     """Starts training, or `script`, in a process group of its own, which writes to output.txt in `folder`."""
     file = folder / "settings.toml"
     file.write_text(to_toml(settings), encoding="utf-8")
+    return _started([*launcher, *(script or (str(ROOT / "pretrain.py"),)), str(file)], ROOT, folder)
+
+
+def _started(command: list[str], place: Path, folder: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCES}
-    command = [*launcher, *(script or (str(ROOT / "pretrain.py"),)), str(file)]
     with (folder / "output.txt").open("w") as output:
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **streams)
+        return subprocess.Popen(command, cwd=place, env=environment, start_new_session=True, **streams)
 
 
 def finish(process: subprocess.Popen[bytes], folder: Path, seconds: float = 600) -> tuple[int, str]:
@@ -58,12 +68,10 @@ def finish(process: subprocess.Popen[bytes], folder: Path, seconds: float = 600)
 def run_to_end(
     settings: PretrainConfig, folder: Path, launcher: tuple[str, ...] = TWO_PROCESSES, *script: str
 ) -> tuple[int, str]:
-    """Starts training, or `script`, and returns exit code and output."""
     return finish(start(settings, folder, launcher, *script), folder)
 
 
 def trained(settings: PretrainConfig, folder: Path, launcher: tuple[str, ...] = TWO_PROCESSES) -> Path:
-    """Returns the run folder of a training that succeeds."""
     code, output = run_to_end(settings, folder, launcher)
     assert code == 0, output[-3000:]
     return Path(settings.run)
@@ -149,11 +157,7 @@ def has_steps(run: Path, num_steps: int) -> bool:
 
 def start_command(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """Starts a longmlm command in `folder`, in a process group of its own; it writes to output.txt there."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCES}
-    with (folder / "output.txt").open("w") as output:
-        streams = {"stdout": output, "stderr": subprocess.STDOUT}
-        command = [sys.executable, "-m", "longmlm", *arguments]
-        return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **streams)
+    return _started([sys.executable, "-m", "longmlm", *arguments], folder, folder)
 
 
 def longmlm(folder: Path, *arguments: str) -> tuple[int, list[str]]:

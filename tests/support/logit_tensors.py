@@ -24,14 +24,8 @@ class LogitTensors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        for tensor in tree_iter(output):
-            if (
-                isinstance(tensor, torch.Tensor)
-                and self.vocab_size in tensor.shape
-                and tuple(tensor.shape) not in self.weights
-            ):
-                stored = (
-                    tensor.untyped_storage().nbytes() // tensor.element_size()
-                )  # an expanded tensor stores fewer elements than numel()
+        for tensor in (one for one in tree_iter(output) if isinstance(one, torch.Tensor)):
+            if self.vocab_size in tensor.shape and tuple(tensor.shape) not in self.weights:
+                stored = tensor.untyped_storage().nbytes() // tensor.element_size()  # fewer if it is expanded
                 self.positions.add(min(tensor.numel(), stored) // self.vocab_size)
         return output

@@ -46,8 +46,6 @@ class Server:
 
 @dataclass(frozen=True)
 class Request:
-    """A request."""
-
     command: str
     path: str
     query: Mapping[str, str]

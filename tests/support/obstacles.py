@@ -84,5 +84,4 @@ def everything(folder: Path) -> dict[str, str]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Returns the names of what a folder holds."""
     return sorted(path.name for path in folder.iterdir())

@@ -14,18 +14,14 @@ HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Page:
-    """A Markdown file."""
-
     path: Path
 
     @cached_property
     def text(self) -> str:
-        """All of it."""
         return self.path.read_text(encoding="utf-8")
 
     @cached_property
     def prose(self) -> str:
-        """The text without code blocks."""
         return FENCE.sub("", self.text)
 
     @cached_property
@@ -35,12 +31,10 @@ class Page:
 
     @cached_property
     def inline(self) -> list[str]:
-        """Inline code."""
         return INLINE.findall(self.prose)
 
     @cached_property
     def links(self) -> list[str]:
-        """Targets of links and pictures."""
         return LINK.findall(INLINE.sub("", self.prose))
 
     @cached_property
@@ -50,7 +44,6 @@ class Page:
 
     @cached_property
     def tables(self) -> list[str]:
-        """Lines of all tables."""
         return [line for line in self.prose.splitlines() if line.startswith("|")]
 
 

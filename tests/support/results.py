@@ -1,12 +1,19 @@
 """The results of a pipeline's stages as their artifacts record them, without training; the rows alone are real."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Accuracy, Measured
 from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
-from longmlm.artifacts.provenance import AddedTokens, Extension, ModelSource, Provenance, read_provenance
-from longmlm.artifacts.release import RELEASED_FROM, ReleasedFrom
+from longmlm.artifacts.provenance import (
+    RELEASED_FROM,
+    AddedTokens,
+    Extension,
+    ModelSource,
+    Provenance,
+    ReleasedFrom,
+    read_provenance,
+)
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import CheckpointState, RunSummary, TrainState
 from longmlm.data.engine import prepare_rows
@@ -16,19 +23,16 @@ from longmlm.hubs.models import listed_weights_sha256, local_model_sha256
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.results import result_of
 from longmlm.training.run_folder import checkpoint_folder
-
-MEASURED = Measured(Accuracy(40.0, 0.5, 3.0, 100), ())
+from tests.support.evaluations import FULL
 
 
 def write_results(config: ResolvedPipeline) -> None:
-    """Writes the results of all stages of the pipeline that are missing."""
     for name, stage in config.stages.items():
         if not result_of(stage).exists():
             write_result(config, name)
 
 
 def write_result(config: ResolvedPipeline, name: str) -> None:
-    """Writes the result of a stage, from the results of those before it."""
     match name:
         case "extend":
             _write_long(config)
@@ -60,7 +64,6 @@ def _write_long(config: ResolvedPipeline) -> None:
 
 
 def write_run(config: ResolvedPipeline, step: int | None = None) -> None:
-    """Writes a run that has made all its steps, or so many."""
     stage, rows = config.pretrain, read_rows_manifest(result_of(config.prepare))
     step = step or stage.recipe.num_steps
     state = TrainState(step=step, accuracy=40.0, evaluated_at_step=step)
@@ -90,16 +93,7 @@ def _write_evaluation(config: ResolvedPipeline) -> None:
         before_sha256=stage.long_before and listed_weights_sha256(Path(stage.long_before)),
         after_sha256=listed_weights_sha256(trained_model(config)),
     )
-    evaluation = Evaluation(
-        row_length=config.length,
-        base_positions=16,
-        position_starts=(0,),
-        num_rows=1,
-        recipe=stage.recipe,
-        precision="no",
-        sources=sources,
-        measured={"base_cut": MEASURED, "long_after": MEASURED},
-    )
+    evaluation = replace(FULL, recipe=stage.recipe, sources=sources, curve=())
     result_of(stage).mkdir(parents=True)
     artifact.write(result_of(stage) / Evaluation.FILE, evaluation.signed())
 

@@ -17,6 +17,11 @@ SPLIT = {
     "separators": 9,
     "cut_sentences": 3,
     "fill_rate": 0.75,
+    "copies": 4,
+    "tokens_per_source": (48_000, 16_000),
+    "unknown_per_source": (0, 480),
+    "document_lengths": (0, 0, 0, 0, 1, 2, 3, 4),
+    "fills": (*[0] * 15, 1, 4, 10, 15, 100),
 }
 FILES = {f"{split}/00000.arrow": {"bytes": 1, "sha256": "0"} for split in SPLITS}  # what a manifest lists
 

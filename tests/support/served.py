@@ -1,4 +1,4 @@
-"""Both fake hubs behind one interface, and a sealed folder like a release."""
+"""Both fake hubs behind one interface, as fixtures that a conftest imports, and a sealed folder like a release."""
 
 import re
 import shutil
@@ -57,7 +57,7 @@ class Served:
     """A hub that the client in this process uses, with a regular expression for each kind of request."""
 
     name: Literal["hf", "ms"]
-    server: Any
+    server: hf.Hub
     kinds: Mapping[str, str]
     token: str
 
@@ -65,30 +65,19 @@ class Served:
         """Publishes the folder and returns its address."""
         return publish(folder, replace(Target(self.name, name), **changes), "Release of tiny")
 
-    def create_public(self) -> None:
-        """Creates the repository."""
-        if self.name == "ms":
-            self.server.repositories[NAME] = ms.Repository(visibility=ms.PUBLIC)
-        else:
-            self.server.repository(f"models/{NAME}").commit({".gitattributes": b""})
+    @property
+    def branch(self) -> str:
+        return ms.BRANCH if self.name == "ms" else hf.LATEST
 
-    def is_private(self, name: str = NAME) -> bool:
-        if self.name == "ms":
-            return self.server.repositories[name].visibility == ms.PRIVATE
-        return self.server.repository(f"models/{name}").private
+    def repository(self, name: str = NAME) -> hf.Repository:
+        return self.server.repository(f"models/{name}")
 
     def files(self, revision: str | None = None) -> dict[str, bytes]:
         """Returns the files of the repository at a revision, without those that the hub adds."""
-        if self.name == "ms":
-            if NAME not in self.server.repositories:
-                return {}
-            files = self.server.files(NAME, revision or ms.BRANCH)
-            return {path: content for path, content in files.items() if ms.FIRST.get(path) != content}
-        files = self.server.repository(f"models/{NAME}").files(revision or hf.LATEST)
-        return {path: content for path, content in files.items() if not path.startswith(".")}
+        files = self.repository().files(revision or self.branch)
+        return {path: content for path, content in files.items() if hf.FIRST.get(path) != content}
 
     def count(self, kind: str) -> int:
-        """Returns how many requests of a kind were made."""
         return sum(re.search(self.kinds[kind], request) is not None for request in self.server.requests)
 
 
@@ -111,6 +100,28 @@ def serve(name: Literal["hf", "ms"], ground: Path, patch: pytest.MonkeyPatch) ->
         enable_progress_bars()
 
 
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses in seconds that retry and the clients asked for; none of them is waited for."""
+    seconds: list[float] = []
+    monkeypatch.setattr("time.sleep", seconds.append)
+    return seconds
+
+
+@pytest.fixture
+def served(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> Iterator[Served]:
+    """The hub that the test's parameter names; by default the Hugging Face Hub."""
+    with serve(getattr(request, "param", "hf"), tmp_path, monkeypatch) as served:
+        yield served
+
+
+@pytest.fixture
+def hub(served: Served) -> hf.Hub:
+    return served.server
+
+
 def make(folder: Path, text: str = '{"a": 1}', weights: bytes = bytes(range(256)) * 1000) -> Path:
     """Writes a sealed folder with this config in place of an earlier one; returns it."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -122,7 +133,6 @@ def make(folder: Path, text: str = '{"a": 1}', weights: bytes = bytes(range(256)
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Returns the files of a folder by relative path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

@@ -51,7 +51,6 @@ class Terminal:
         os.write(self.descriptor, keys.encode())
 
     def finish(self, seconds: float = 300) -> int:
-        """Reads until the process ends, and returns its exit code."""
         deadline = time.monotonic() + seconds
         while self.read():
             assert time.monotonic() < deadline, self.written[-3000:]
@@ -100,7 +99,6 @@ def terminal(command: Sequence[str], folder: Path, columns: int = 80) -> Iterato
 
 
 def wait_until_gone(pid: int, seconds: float = 10) -> bool:
-    """Returns whether a process ends within some time."""
     return wait_until(
         lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, seconds
     )

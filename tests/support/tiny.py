@@ -183,6 +183,13 @@ def tiny_evaluation(world: World) -> Path:
     return folder
 
 
+def release_settings(world: World, evaluation: Path, output: Path) -> dict[str, object]:
+    """Returns settings with which the trained model is released."""
+    paths = {"model": world.trained, "rows": world.rows, "output": output, "evaluation": evaluation}
+    card = {"title": "tiny", "license": "apache-2.0", "data": ["demo novels"]}
+    return {name: str(path) for name, path in paths.items()} | {"card": card}
+
+
 def prove_in_this_process(patch: pytest.MonkeyPatch) -> None:
     """Makes the proof of a release load the folder in this process, which takes a tenth of the time."""
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiny import World, one_thread, tiny_evaluation, tiny_world
+from longmlm.model.extension import write_extension
+from longmlm.model.loading import load_model
+from tests.support.tiny import World, one_thread, tiny_evaluation, tiny_extension, tiny_folder, tiny_rows, tiny_world
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +27,13 @@ def single_thread() -> Iterator[None]:
     """Every test of a folder whose conftest imports this runs on one thread."""
     with one_thread():
         yield
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders: rows of a long length, and the long model in each mode of positions."""
+    folder = tmp_path_factory.mktemp("generated")
+    base = tiny_folder(folder / "base")
+    for mode in ("generated", "materialized"):
+        write_extension(load_model(str(base)), tiny_extension(base, mode=mode), folder / mode)
+    return {"rows": tiny_rows(folder, base), **{mode: folder / mode for mode in ("generated", "materialized")}}

@@ -1,6 +1,5 @@
 """Fixtures of small runs in this process."""
 
-from tests.support.generated import models
 from tests.support.hub_rows import hub, published_files, short
 from tests.support.training import died, finished, half_trained, inputs, no_account, settings, train, uninterrupted
 

@@ -25,17 +25,16 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Accuracy of whole rows, of each block of base_positions positions and, if kept, of each bin of `bin_starts`.
+    """Accuracy of whole rows, of each block of base_positions positions and of each bin of `bin_starts`.
 
-    `selected` and `correct` count the selected tokens of each row and those predicted correctly; both are empty in
-    evaluations of early versions.
+    `selected` and `correct` count the selected tokens of each row and those predicted correctly.
     """
 
     whole: Accuracy
     blocks: tuple[Accuracy, ...]
-    positions: tuple[Accuracy, ...] = ()
-    selected: tuple[int, ...] = ()
-    correct: tuple[int, ...] = ()
+    positions: tuple[Accuracy, ...]
+    selected: tuple[int, ...]
+    correct: tuple[int, ...]
 
     def __post_init__(self) -> None:
         if len(self.selected) != len(self.correct):
@@ -92,7 +91,7 @@ def row_difference(first: Measured, second: Measured) -> Difference | None:
     """Returns first - second on whole rows, which may be accuracies on different tokens of the same rows.
 
     The standard error is that of a difference of two ratios of totals over rows (Cochran 1977, 6.12). For a single row,
-    and where the counts of each row are not known, it is that of `accuracy_difference`.
+    and for measurements of different rows, it is that of `accuracy_difference`.
     """
     gain = accuracy_difference(first.whole, second.whole)
     if gain is None or len(first.selected) != len(second.selected):
@@ -116,7 +115,7 @@ def _residuals(measured: Measured) -> list[float]:
 
 
 def paired_difference(first: Sequence[Measured], second: Sequence[Measured]) -> Difference | None:
-    """Returns the mean of first - second over pairs that measured the same tokens; None if they differ or are unknown.
+    """Returns the mean of first - second over pairs that measured the same tokens; None if they differ.
 
     Each row's counts are added up over the pairs, which may be seeds of one model. The standard error is that of a
     ratio of totals over rows. Two rows of 10 selected tokens, of which the models predict 4 and 3, 5 and 2 correctly:
@@ -124,7 +123,7 @@ def paired_difference(first: Sequence[Measured], second: Sequence[Measured]) -> 
     100 * sqrt((1 - 2)^2 + (3 - 2)^2) * sqrt(2 / 1) / 20 = 10.
     """
     selected = [measured.selected for measured in (*first, *second)]
-    if not selected or not selected[0] or any(counts != selected[0] for counts in selected):
+    if not selected or any(counts != selected[0] for counts in selected):
         return None
     totals = [len(first) * count for count in selected[0]]
     won, lost = ([sum(row) for row in zip(*(one.correct for one in side), strict=True)] for side in (first, second))

@@ -11,7 +11,6 @@ A file of another format, earlier or later, is refused in one line.
 import functools
 import json
 import subprocess
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -25,8 +24,9 @@ from longmlm.settings.publishing import redacted_settings
 
 ROOT = Path(__file__).parents[3]
 SIGNED = {"mtime_ns"}  # a time may be before 1970
-LENGTHS = {"row_length", "base_positions", "num_positions", "num_processes"}
+LENGTHS = {"row_length", "base_positions", "num_positions", "num_processes", "num_rows"}
 MAX_INTEGER = 2**63 - 1  # of numpy, torch and Arrow
+PAGE_FILE = "index.html"
 Json = dict[str, Any]  # a JSON object that was not validated yet, or is about to be written
 
 
@@ -65,17 +65,6 @@ class Artifact:
     longmlm: str = field(default_factory=version)
     commit: str | None = field(default_factory=commit)
 
-    @classmethod
-    def check_format(cls, content: Json) -> None:
-        """Raises ArtifactError, with the remedy, for content of another format."""
-        current, found = cls.__dataclass_fields__["format"].default, content.get("format")
-        if type(found) is not int or found != current:
-            writer = content.get("longmlm", "of an early version")
-            raise ArtifactError(
-                f"its format is {found!r}, this longmlm reads {current}: make it again, or use the longmlm that wrote "
-                f"it, {writer}"
-            )
-
 
 Kind = TypeVar("Kind", bound=Artifact)
 
@@ -96,7 +85,12 @@ def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
         content = parse_json(text)
         if not isinstance(content, dict):
             raise ArtifactError("it is damaged: it is not a JSON object")
-        kind.check_format(content)
+        current, found = kind.__dataclass_fields__["format"].default, content.get("format")
+        if type(found) is not int or found != current:
+            raise ArtifactError(
+                f"its format is {found!r}, this longmlm reads {current}: make it again, or use the longmlm that wrote "
+                f"it, {content.get('longmlm')}"
+            )
         artifact = _adapter(kind).validate_json(json.dumps(content, allow_nan=False), strict=True)
         _check_integers(artifact, "")
         return artifact
@@ -140,11 +134,6 @@ def write(path: Path, artifact: Artifact) -> None:
     write_json(path, dump(replace(artifact, longmlm=version(), commit=commit())))
 
 
-def without(content: Mapping[str, Any], *keys: str) -> Json:
-    """Returns the content without some keys."""
-    return {key: value for key, value in content.items() if key not in keys}
-
-
 @functools.cache
 def _adapter(kind: type[Artifact]) -> Any:
     import pydantic
@@ -162,6 +151,3 @@ def present(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: present(item) for key, item in value.items() if item is not None}
     return [present(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-PAGE_FILE = "index.html"

@@ -6,13 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from longmlm.artifacts.accuracy import (
-    Accuracy,
-    Difference,
-    FilledMask,
-    Measured,
-    accuracy_difference,
-)
+from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, accuracy_difference
 from longmlm.artifacts.artifact import Artifact, dump, load
 from longmlm.temporary import replaced_file
 
@@ -53,7 +47,7 @@ class TrainingMetrics(Artifact):
 class EvaluationMetrics(Artifact):
     """Held-out accuracy at a step, of whole rows and per block.
 
-    `base_cut` is the accuracy to recover, with its standard error, which is None in the metrics of early versions.
+    `base_cut` is the accuracy to recover; it and its standard error are None without a base model.
     """
 
     kind: Literal["evaluation"] = "evaluation"
@@ -68,7 +62,7 @@ class EvaluationMetrics(Artifact):
 
     @property
     def recovery(self) -> Difference | None:
-        """The accuracy minus base_cut with its standard error; None where base_cut or its error is not known."""
+        """The accuracy minus base_cut with its standard error; None without a base model."""
         base = Accuracy(self.base_cut, self.base_cut_error, None, 0)
         return None if base.standard_error is None else accuracy_difference(self.held_out.whole, base)
 

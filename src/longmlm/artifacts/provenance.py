@@ -1,6 +1,10 @@
-"""longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on."""
+"""longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on.
 
-from dataclasses import dataclass, replace
+The manifest of a release records under `released_from` what that was made from.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -9,7 +13,10 @@ from longmlm.errors import counted
 from longmlm.settings.extend import NUM_GLOBAL_TOKENS, SMOOTH_TERMS, USED_BY, ExtendRecipe, Initialisation, PositionMode
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
+from longmlm.settings.release import ReleaseCard, ReleaseRecipe
 from longmlm.settings.shipped import is_same_path
+
+RELEASED_FROM = "released_from"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +68,9 @@ class Extension:
     @classmethod
     def of(cls, recipe: ExtendRecipe, base: ModelSource, base_positions: int) -> Self:
         """Returns the extension that the recipe makes of a model with `base_positions`."""
-        return cls(
-            base=base,
-            base_positions=base_positions,
-            num_positions=recipe.num_positions or base_positions,
-            initialisation=recipe.initialisation,
-            alpha=recipe.alpha,
-            seed=recipe.seed,
-            mode=recipe.mode,
-            attention_window=recipe.attention_window,
-            num_global_tokens=recipe.num_global_tokens,
-            smooth_terms=recipe.smooth_terms,
-        )
+        kept = {item.name: getattr(recipe, item.name) for item in fields(recipe) if hasattr(cls, item.name)}
+        kept["num_positions"] = recipe.num_positions or base_positions
+        return cls(base=base, base_positions=base_positions, **kept)
 
     @property
     def changes_trained_rows(self) -> bool:
@@ -108,8 +106,8 @@ class AddedTokens:
 class TrainingRecord:
     """What a model was trained on, and its held-out accuracy in percent at that step, if it was evaluated there.
 
-    `precision`, `held_out` and `rows_sha256` say how the accuracy was measured; runs of early versions lack them.
-    `rows` names rows on a hub. `exported_accuracy` is that of the released files themselves.
+    `precision`, `held_out` and `rows_sha256` say how the accuracy was measured, if that is known. `rows` names rows on
+    a hub. `exported_accuracy` is that of the released files themselves.
     """
 
     row_length: int
@@ -159,8 +157,9 @@ class Provenance(Artifact):
 
     def published(self) -> Self:
         """Returns the history for a release, in which a local folder is only the last part of its path."""
-        extension = self.extension and replace(self.extension, base=self.extension.base.published())
-        added = self.added_tokens and replace(self.added_tokens, base=self.added_tokens.base.published())
+        extension, added = (
+            part and replace(part, base=part.base.published()) for part in (self.extension, self.added_tokens)
+        )
         started = self.started_from and self.started_from.published()
         return replace(self, extension=extension, added_tokens=added, started_from=started)
 
@@ -172,3 +171,20 @@ def read_provenance(folder: str | Path) -> Provenance:
     """
     path = Path(folder) / Provenance.FILE
     return read(Provenance, path) if path.exists() else Provenance()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedFrom:
+    """The settings of a release, and what identifies its model, rows, base model and evaluation."""
+
+    recipe: ReleaseRecipe
+    card: ReleaseCard
+    model_sha256: str
+    rows_sha256: str
+    base: ModelSource | None
+    evaluation_sha256: str | None
+
+    @property
+    def content(self) -> dict[str, object]:
+        """All of it, as it is read back from JSON."""
+        return json.loads(json.dumps(asdict(self)))

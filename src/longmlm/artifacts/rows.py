@@ -10,10 +10,9 @@ from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
 from longmlm.settings.prepare import PackingMode
 
-RECIPE_VERSION = 2
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
-NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version")
+NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +59,6 @@ def _suffixes(path: str) -> str:
 class RowsPlan:
     """All that rows depend on; equal plans give equal rows, whatever the number of workers.
 
-    `recipe_version` is that of the rules by which text becomes rows: 2 has other ends of sentences than 1, and cuts
-    a sentence that is longer than a row between characters.
-
     `tokenizer_fingerprint` covers the whole tokenizer backend, `tokenizer_sha256` is the hash of its files, if they are
     in a folder.
     """
@@ -75,7 +71,6 @@ class RowsPlan:
     sources: tuple[SourceRecord, ...]
     tokenizer_fingerprint: str
     tokenizer_sha256: str | None = None
-    recipe_version: int = 1
 
     def without_paths(self) -> Self:
         """Returns the plan with the last parts of local paths only."""
@@ -96,20 +91,18 @@ class RowsPlan:
 
     def is_same(self, other: "RowsPlan") -> bool:
         """Returns whether both plans give the same rows: their texts and tokenizers may lie under different names."""
-        one, two = (
-            (plan.settings, plan.text, plan.tokenizer_fingerprint, plan.recipe_version) for plan in (self, other)
-        )
-        return one == two
+        mine = (self.settings, self.text, self.tokenizer_fingerprint)
+        return mine == (other.settings, other.text, other.tokenizer_fingerprint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReport:
-    """What one split is made of. The optional fields are missing in manifests of early versions.
+    """What one split is made of.
 
-    `copies` counts documents with the text of an earlier one. `tokens_per_source` and `unknown_per_source`, the [UNK]
-    among them, have an entry for each source.
-    `document_lengths[k]` counts documents of 2^k to 2^(k+1) - 1 tokens; `fills[k]` counts rows of which a share above
-    k/20, up to (k+1)/20, is filled.
+    `copies` counts documents with the text of an earlier one; in the report of a slice, it is 0. `tokens_per_source`
+    and `unknown_per_source`, the [UNK] among them, have an entry for each source. `document_lengths[k]` counts
+    documents of 2^k to 2^(k+1) - 1 tokens; `fills[k]` counts rows of which a share above k/20, up to (k+1)/20, is
+    filled.
     """
 
     documents: int
@@ -119,11 +112,11 @@ class SplitReport:
     separators: int
     cut_sentences: int
     fill_rate: float
-    copies: int | None = None
-    tokens_per_source: tuple[int, ...] | None = None
-    unknown_per_source: tuple[int, ...] | None = None
-    document_lengths: tuple[int, ...] | None = None
-    fills: tuple[int, ...] | None = None
+    copies: int
+    tokens_per_source: tuple[int, ...]
+    unknown_per_source: tuple[int, ...]
+    document_lengths: tuple[int, ...]
+    fills: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,15 +128,12 @@ class Contents:
     set_aside: dict[str, int]
 
     @property
-    def unknown_shares(self) -> tuple[float, ...] | None:
-        """The share of unknown tokens in each source; None for rows of earlier versions, which did not count them."""
-        tokens, unknown = (
-            [getattr(self.of(split), name) for split in SPLITS] for name in ("tokens_per_source", "unknown_per_source")
-        )
-        if None in tokens + unknown:
-            return None
-        totals = zip(zip(*unknown, strict=True), zip(*tokens, strict=True), strict=True)
-        return tuple(sum(unknown) / max(1, sum(tokens)) for unknown, tokens in totals)
+    def unknown_shares(self) -> tuple[float, ...]:
+        """The share of unknown tokens in each source."""
+        one, other = self.train, self.held_out
+        unknown = map(sum, zip(one.unknown_per_source, other.unknown_per_source, strict=True))
+        tokens = map(sum, zip(one.tokens_per_source, other.tokens_per_source, strict=True))
+        return tuple(found / max(1, total) for found, total in zip(unknown, tokens, strict=True))
 
     def of(self, split: Split) -> SplitReport:
         """Returns the report of one split."""

@@ -9,7 +9,6 @@ from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
 from longmlm.settings.tables import Pair, pairs
 
 ALL = 100.0  # in percent
-
 SAVED_BYTES = 12  # of a parameter in a checkpoint: the weight and AdamW's two moments
 
 
@@ -25,10 +24,6 @@ class MicroBatch:
     device: str
     is_recomputed: bool
 
-    def __post_init__(self) -> None:
-        if self.num_rows < 1:
-            raise ValueError("num_rows must be at least 1")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainState:
@@ -37,8 +32,8 @@ class TrainState:
     `cursor` and `tokens` count the rows consumed by all ranks, and their tokens. `skipped_steps` counts the updates
     that fp16 skipped, `skipped_in_a_row` those since the last update that was applied. `accuracy` is from the latest
     evaluation, at `evaluated_at_step`; `best_accuracy` is the highest after an update, the first of equal ones.
-    `base_cut` is None if there is no base model; in early versions it has no standard error. `micro_batch` is that of
-    the latest update; None if the user set its size.
+    `base_cut` is None if there is no base model. `micro_batch` is that of the latest update; None if the user set its
+    size.
     """
 
     step: int = 0

@@ -11,7 +11,6 @@ from typing import Any
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import (
-    RECIPE_VERSION,
     SPLITS,
     FileStamp,
     RowsManifest,
@@ -65,10 +64,7 @@ def prepare_rows(
     discard(partial_of(output))
     manifest = read_rows_manifest(output)
     if not manifest.plan.is_same(work.plan):
-        problem = "was made from other text or settings"
-        if manifest.plan == replace(work.plan, recipe_version=manifest.plan.recipe_version):
-            problem = "was made by a version of longmlm with other rules for the ends of sentences"
-        raise DataError(f"{output} {problem}: remove it or name another output")
+        raise DataError(f"{output} was made from other text or settings: remove it or name another output")
     return manifest
 
 
@@ -93,8 +89,8 @@ def plan_rows(
         fields["files"] = tuple(SourceFile(path=stamp.path, sha256=stamp.sha256) for stamp in stamped)
         records.append(SourceRecord(**fields))
     settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}  # Any: as above
-    settings |= {"tokenizer_sha256": tokenizer_sha256(recipe.tokenizer), "recipe_version": RECIPE_VERSION}
-    plan = RowsPlan(**settings, tokenizer_fingerprint=tokenizer_fingerprint)
+    hashes = {"tokenizer_sha256": tokenizer_sha256(recipe.tokenizer), "tokenizer_fingerprint": tokenizer_fingerprint}
+    plan = RowsPlan(**settings, **hashes)
     return WorkPlan(plan=plan, files=tuple(stamps)), sources
 
 

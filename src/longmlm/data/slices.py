@@ -120,7 +120,7 @@ class Counts:
         for name, histogram in self.histograms.items():
             histogram.update(dict(enumerate(getattr(report, name))))
 
-    def report(self, copies: int | None = None) -> SplitReport:
+    def report(self, copies: int = 0) -> SplitReport:
         """Returns the counts so far; `copies` is only known over all slices."""
         totals, longest = self.totals, max(self.histograms["document_lengths"], default=-1)
         counts: dict[str, Any] = {name: totals[name] for name in TOTALS}  # Any: totals, and histograms below

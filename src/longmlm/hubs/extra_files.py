@@ -15,10 +15,7 @@ from longmlm.temporary import leads_out
 MODULES = "modules.json"
 SENTENCE_CONFIGS = "sentence_*_config.json"  # sentence_bert_config.json; older ones are named after other families
 SENTENCE_FILES = (MODULES, SENTENCE_CONFIGS, "config_sentence_transformers.json")
-VOCABULARY_FILES = (
-    *("vocab.*", "merges.txt", "dict.txt", "*.codes", "*.model"),
-    "added_tokens.json",
-)
+VOCABULARY_FILES = ("vocab.*", "merges.txt", "dict.txt", "*.codes", "*.model", "added_tokens.json")
 TOKENIZER_FILES = (*VOCABULARY_FILES, "special_tokens_map.json", "chat_template.*")
 LICENCES = ("LICENSE*", "NOTICE*")
 READ_ENDINGS = (".json", ".txt", ".model", ".codes", ".jinja", ".safetensors", ".bin")

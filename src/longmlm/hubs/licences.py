@@ -7,13 +7,7 @@ from typing import Any
 from huggingface_hub import ModelCard
 
 from longmlm.artifacts.provenance import ModelSource, Provenance
-from longmlm.errors import (
-    ModelError,
-    ModelNotFoundError,
-    ModelUnavailableError,
-    ReleaseError,
-    UnavailableError,
-)
+from longmlm.errors import ModelError, ModelNotFoundError, ModelUnavailableError, ReleaseError, UnavailableError
 from longmlm.hubs.models import model_card_of
 from longmlm.progress import quiet_libraries
 from longmlm.settings.release import ReleaseCard

@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,24 +16,15 @@ from huggingface_hub.utils.sha import git_hash
 from longmlm.errors import ModelError, ModelNotFoundError
 from longmlm.folders import MANIFEST, parse_json, read_manifest, sha256_of
 from longmlm.hubs import huggingface
-from longmlm.hubs.extra_files import LICENCES, check_links, extra_files, files_below, module_folders
+from longmlm.hubs.extra_files import LICENCES, TOKENIZER_FILES, check_links, extra_files, files_below, module_folders
 from longmlm.settings.publishing import Target
 from longmlm.settings.shipped import BUNDLED, PACKAGE
 
 CONFIG = "config.json"
 PATH_PREFIXES = ("/", "./", "../", "~")
 SETTINGS = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja", *LICENCES)  # config and tokenizer, never code
+HASHES: dict[int, Callable[[Path], str]] = {64: sha256_of, 40: lambda path: git_hash(path.read_bytes())}  # by digits
 IGNORED = ("*/*", "adapter_config.json")  # the latter would make transformers load a different repository
-TOKENIZER_FILES = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "*.model",
-    "*.codes",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +112,10 @@ def config_of_model(name: str, revision: str | None = None, needs_weights: bool 
         content = _config_in(str(path)) if path else {}
     except ModelError:
         return None
-    if path and "auto_map" not in content:
-        _check_model_type(str(path), content)
-    return SimpleNamespace(**content) if "model_type" in content and "auto_map" not in content else None
+    if not path or "auto_map" in content:
+        return None
+    _check_model_type(str(path), content)
+    return SimpleNamespace(**content)
 
 
 def model_card_of(name: str, commit: str | None) -> str:
@@ -213,7 +205,7 @@ def listed_weights_sha256(folder: Path) -> str | None:
 
 def model_sha256(folder: str | Path) -> str:
     """Returns one SHA-256 of weights, architecture and tokenizer in a local folder; ModelError without weights."""
-    hashes = _hashes(Path(folder), (CONFIG, "longmlm.json", *TOKENIZER_FILES))
+    hashes = _hashes(Path(folder), (CONFIG, "longmlm.json", "tokenizer*", *TOKENIZER_FILES))
     return hashlib.sha256("\n".join([weights_sha256(folder), *hashes]).encode()).hexdigest()
 
 
@@ -224,7 +216,7 @@ def _hashes(folder: Path, patterns: Sequence[str]) -> list[str]:
 
 def tokenizer_sha256(name: str) -> str | None:
     """Returns one SHA-256 of the tokenizer's files in a local folder; None if there are none, as for one on a hub."""
-    hashes = _hashes(Path(name), TOKENIZER_FILES)
+    hashes = _hashes(Path(name), ("tokenizer*", *TOKENIZER_FILES))
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest() if hashes else None
 
 
@@ -280,14 +272,6 @@ def _check_unaltered(folder: Path, patterns: Sequence[str], extra: Sequence[str]
     read = [path for path in folder.iterdir() if any(path.match(pattern) for pattern in patterns)]
     for path in sorted(path for path in (*read, *(folder / name for name in extra)) if path.is_symlink()):
         blob = path.resolve()
-        if not blob.is_file():
-            raise ModelError(f"{path} is missing from the hub's cache: remove {folder} and load the model again")
-        match len(blob.name):
-            case 64:
-                found = sha256_of(blob)
-            case 40:
-                found = git_hash(blob.read_bytes())
-            case _:
-                continue
-        if found != blob.name:
+        hash_of = HASHES.get(len(blob.name))
+        if hash_of and hash_of(blob) != blob.name:
             raise ModelError(f"{path} is damaged in the hub's cache ({blob}): remove that file and load it again")

@@ -125,9 +125,8 @@ def translate(error: Exception) -> TransferError:
         case APIError(status_code=int(status)):
             said = "" if error.message.startswith(("HTTP ", "<")) else redact(error.message)
             failure = request_error(status, said, float(getattr(error, "retry_after", None) or 0))
-            failure.cause = (
-                Cause.UNAVAILABLE if error.retryable else failure.cause
-            )  # such as two commits at the same time
+            if error.retryable:  # such as two commits at the same time
+                failure.cause = Cause.UNAVAILABLE
             return failure
         case requests.RequestException() | HubError(retryable=True):
             return TransferError(Cause.UNREACHABLE, type(root).__name__)

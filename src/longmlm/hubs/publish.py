@@ -19,7 +19,7 @@ class Client(Protocol):
     def check_ready(self, target: Target) -> None:
         """Raises ReleaseError if the client is offline, has no token, or is not installed."""
 
-    def upload(self, folder: Path, names: Sequence[str], target: Target, message: str) -> str:
+    def upload(self, folder: Path, names: Sequence[str], target: Target, message: str, /) -> str:
         """Uploads those of the named files that are new or changed; returns their address, checksums verified there."""
 
     def translate(self, error: Exception) -> TransferError:
@@ -31,24 +31,16 @@ def check_can_publish(target: Target) -> None:
     _client_of(target.hub).check_ready(target)
 
 
-def check_publishable(folder: Path) -> list[str]:
-    """Returns the names of the files of a folder that are published: its manifest, and those that it lists.
+def publish(folder: Path, target: Target, message: str) -> str:
+    """Returns the address of the manifest and the files that it lists, verified there; prints what else there is.
 
-    Prints which others the folder holds. Raises FolderError for a damaged folder.
+    Files that exist there are not uploaded again. Raises FolderError for a damaged folder, ReleaseError if it cannot be
+    published, and UnavailableError if waiting may help.
     """
-    files = verify(folder)["files"]
+    files, client = verify(folder)["files"], _client_of(target.hub)
     if note := unlisted_note(folder, files):
         print(f"not published: {note}", flush=True)
-    return [*files, MANIFEST]  # the manifest last: a copy that has one is complete
-
-
-def publish(folder: Path, target: Target, message: str) -> str:
-    """Returns the address of the folder's files, verified there; files that exist there are not uploaded again.
-
-    Raises FolderError for a damaged folder, ReleaseError if it cannot be published, and UnavailableError if waiting may
-    help.
-    """
-    names, client = check_publishable(folder), _client_of(target.hub)
+    names = [*files, MANIFEST]  # the manifest last: a copy that has one is complete
     return retry(lambda: client.upload(folder, names, target, message), "upload", target, client.translate)
 
 

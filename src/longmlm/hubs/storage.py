@@ -25,12 +25,7 @@ def check_ready(target: Target) -> None:
         raise ReleaseError(f"{redact(target.name)}: its client is not installed ({error})") from None
 
 
-def upload(
-    folder: Path,
-    names: Sequence[str],
-    target: Target,
-    message: str,  # noqa: ARG001 - a hub's commit has a message
-) -> str:
+def upload(folder: Path, names: Sequence[str], target: Target, _message: str) -> str:
     """Copies new and changed files in the order given."""
     system, root = fsspec.core.url_to_fs(target.name)
     for name in names:

@@ -39,6 +39,10 @@ USER_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@:\s]*:(?!\d+(?:[/?#\s]|$))\S*@|[^/
 SECRET_VARIABLE = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
 MIN_SECRET_LENGTH = 8  # shorter values are words such as `true`
 MAX_MESSAGE_LENGTH = 300
+WAITS_SECONDS = (1.0, 5.0, 25.0)
+LONGEST_WAIT_SECONDS = 300.0  # hubs count requests in windows of minutes
+TIMEOUT_SECONDS = 120.0  # of one request
+Result = TypeVar("Result")
 
 
 class Cause(Enum):
@@ -64,13 +68,12 @@ CAUSES = {401: Cause.UNAUTHORIZED, 402: Cause.PAYMENT_REQUIRED, 403: Cause.FORBI
 class TransferError(Exception):
     """A failed transfer: what the exceptions of each client are translated to.
 
-    `message` is what the server or the client said, redacted; `retry_after` is the pause in seconds that the server
-    asks for.
+    `message` is the status and what the server or the client said, redacted; `retry_after` is the pause in seconds that
+    the server asks for.
     """
 
     cause: Cause
     message: str = ""
-    status: int | None = None
     retry_after: float = 0.0
 
     @property
@@ -82,7 +85,7 @@ class TransferError(Exception):
 def request_error(status: int, message: str, retry_after: float = 0.0) -> TransferError:
     """Returns the error for an HTTP status."""
     cause = Cause.UNAVAILABLE if status in TRANSIENT else CAUSES.get(status, Cause.REFUSED)
-    return TransferError(cause, message, status, retry_after)
+    return TransferError(cause, f"status {status}, {message}" if message else f"status {status}", retry_after)
 
 
 def user_error(error: TransferError, direction: Direction, target: Target) -> UserError:
@@ -90,10 +93,9 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
     words = {"direction": direction, "used": "written to" if direction == "upload" else "read"}
     words |= {"login": LOGINS[target.hub], "kept": f"only missing files are {direction}ed"}
     problem, remedy = (part.format(**words, revision=target.revision) for part in error.cause.value)
-    details = [f"status {error.status}"] if error.status else []
-    details += [error.message] if error.message else []
-    details += [f"it asks for a pause of {error.retry_after:,.0f} seconds"] if error.retry_after else []
-    problem += f" ({', '.join(details)})" if details else ""
+    pause = f"it asks for a pause of {error.retry_after:,.0f} seconds" if error.retry_after else ""
+    details = ", ".join(filter(None, (error.message, pause)))
+    problem += f" ({details})" if details else ""
     line = f"{redact(target.name)}: {problem}; {remedy}"
     if direction == "upload":
         return UnavailableError(line) if error.is_transient else ReleaseError(line)
@@ -103,12 +105,6 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
         return ModelNotFoundError(line)
     is_unavailable = error.is_transient or error.cause is Cause.OFFLINE
     return ModelUnavailableError(line) if is_unavailable else ModelError(line)
-
-
-def cache_error(line: str, target: Target) -> UserError:
-    """Returns the error for a download that the disk, about which the line is, does not take."""
-    kind = DataError if target.kind == "dataset" else ModelError
-    return kind(f"{redact(target.name)}: {line}; the environment variable HF_HOME names the folder of downloads")
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -131,13 +127,6 @@ def redact(text: str, *secrets: str | None) -> str:
     return SIGNED_QUERY.sub(r"\g<path>", USER_IN_ADDRESS.sub("", " ".join(text.split())))[:MAX_MESSAGE_LENGTH]
 
 
-WAITS_SECONDS = (1.0, 5.0, 25.0)
-LONGEST_WAIT_SECONDS = 300.0  # hubs count requests in windows of minutes
-TIMEOUT_SECONDS = 120.0  # of one request
-
-Result = TypeVar("Result")
-
-
 def retry(
     attempt: Callable[[], Result],
     direction: Direction,
@@ -157,7 +146,9 @@ def retry(
             raise
         except Exception as error:
             if direction == "download" and (line := explained(error)):
-                raise cache_error(line, target) from error
+                kind = DataError if target.kind == "dataset" else ModelError
+                where = "the environment variable HF_HOME names the folder of downloads"
+                raise kind(f"{redact(target.name)}: {line}; {where}") from error
             failure = next((cause for cause in causes(error) if isinstance(cause, TransferError)), translate(error))
             failed = user_error(failure, direction, target)
             wait = next(waits, None)

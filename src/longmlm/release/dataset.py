@@ -76,7 +76,6 @@ def dataset_card(manifest: RowsManifest, publication: Publication, name: str) ->
     )
     repository, revision, tokenizer = publication.repository, publication.revision, publication.tokenizer
     rows = f"hf:{repository}" + (f"@{revision}" if revision else "") if repository else name
-    sources = sources_table(manifest)
     text = render(
         "dataset_card.md",
         manifest=manifest,
@@ -91,7 +90,7 @@ def dataset_card(manifest: RowsManifest, publication: Publication, name: str) ->
         tokenizer=Path(tokenizer).name if Path(tokenizer).is_dir() else tokenizer,
         fingerprint=manifest.plan.tokenizer_fingerprint,
         corpora=author_lines(card) or corpora(manifest),
-        sources_table=sources and markdown_table(sources),
+        sources_table=markdown_table(sources_table(manifest)),
         set_aside=set_aside_text(report.set_aside),
         card=card,
     )

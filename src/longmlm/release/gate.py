@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from longmlm.artifacts.accuracy import Accuracy
-from longmlm.artifacts.evaluation import Evaluation, evaluation_in
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
@@ -81,7 +81,8 @@ def evaluation_of(
         if is_extended:
             raise ReleaseError("a long model is released with its evaluation: set evaluation to its folder")
         return None
-    path, evaluation = Path(folder) / Evaluation.FILE, evaluation_in(Path(folder))
+    path = Path(folder) / Evaluation.FILE
+    evaluation = read_evaluation(path)
     if "long_after" not in evaluation.measured:
         raise ReleaseError(f"{path} has no long_after: run the evaluate stage with long_after set")
     if evaluation.accuracy("long_after") is None:
@@ -174,8 +175,8 @@ def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, row
         raise ReleaseError("the run measured its accuracy on other rows: name the rows that it was trained on")
     if trained.held_out is None or trained.precision is None:
         raise ReleaseError(
-            f"{Provenance.FILE}, written by an earlier version of longmlm, does not say how its accuracy of "
-            f"{trained.accuracy:.2f} % was measured, so it cannot be verified: run the evaluate stage on this model"
+            f"{Provenance.FILE} does not say how its accuracy of {trained.accuracy:.2f} % was measured, so it cannot "
+            "be verified: run the evaluate stage on this model"
         )
     return ReportedAccuracy(trained.accuracy, Provenance.FILE, trained.held_out, trained.precision)
 

@@ -156,9 +156,8 @@ def _head(evaluation: Evaluation) -> Head:
             Tile(_explanations(evaluation)[view], f"{value} %" if sign else value, f"{sign.strip()} {error}".strip())
         )
     if (gain := evaluation.context_gain) is not None:
-        error = evaluation.context_gain_error
-        note = "points" if error is None else f"± {error:.2f} points"
-        tiles.append(Tile("long model minus base model in chunks", signed(f"{gain:+.2f}"), note))
+        value = signed(f"{gain.points:+.2f}")
+        tiles.append(Tile("long model minus base model in chunks", value, f"± {gain.standard_error:.2f} points"))
     base = evaluation.sources.base.rstrip("/").rsplit("/", 1)[-1]
     lengths = f"from {evaluation.base_positions:,} to {evaluation.row_length:,} positions"
     return Head(

@@ -37,8 +37,7 @@ def packing_table(report: PackingReport) -> Table:
     """Returns what rows are made of, with a column for each split."""
     splits = [report.of(split) for split in SPLITS]
     lines = [[name.replace("_", " "), *(f"{getattr(split, name):,}" for split in splits)] for name in COUNTS]
-    if all(split.copies is not None for split in splits):
-        lines.insert(1, ["exact copies of documents", *(f"{split.copies:,}" for split in splits)])
+    lines.insert(1, ["exact copies of documents", *(f"{split.copies:,}" for split in splits)])
     lines.append(["fill rate", *(f"{split.fill_rate:.1%}" for split in splits)])
     return Table(["", *SPLITS], lines)
 
@@ -46,14 +45,13 @@ def packing_table(report: PackingReport) -> Table:
 def packing_report(manifest: RowsManifest) -> str:
     """Returns the packing report as text."""
     report = manifest.report
+    unknown = zip(report.unknown_shares, map(name_of, manifest.plan.sources), strict=True)
     lines = [
         text_table(packing_table(report)),
+        f"unknown tokens: {', '.join(f'{share:.2%} of {name}' for share, name in unknown)}",
         f"records set aside: {set_aside_text(report.set_aside) or 'none'}",
         f"{report.tokens_per_second:,.0f} tokens/s in {report.elapsed_seconds:.1f} s",
     ]
-    if (shares := report.unknown_shares) is not None:
-        named = zip(shares, map(name_of, manifest.plan.sources), strict=True)
-        lines.insert(1, f"unknown tokens: {', '.join(f'{share:.2%} of {name}' for share, name in named)}")
     return "\n".join(lines)
 
 
@@ -63,7 +61,7 @@ def set_aside_text(counts: Mapping[str, int]) -> str:
 
 
 def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:
-    """Returns the page about a folder of rows; charts for which an older manifest has no counts are left out."""
+    """Returns the page about a folder of rows."""
     report, plan = manifest.report, manifest.plan
     train, held_out = report.train, report.held_out
     total = {name: getattr(train, name) + getattr(held_out, name) for name in COUNTS}
@@ -84,8 +82,7 @@ def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:
     )
     text = f"{SENTENCES} {PACKING[plan.packing]} {FILL}"
     sections = [Section("What the rows are made of", text, packing_table(report)), *_charts(report, plan.row_length)]
-    if table := sources_table(manifest):
-        sections.append(Section("Where the tokens come from", SOURCES, table))
+    sections.append(Section("Where the tokens come from", SOURCES, sources_table(manifest)))
     if report.set_aside:
         aside = Table(["reason", "records"], [[reason, f"{count:,}"] for reason, count in report.set_aside.items()])
         sections.append(Section("Records set aside", "The folder set_aside lists each of them.", aside))
@@ -102,24 +99,19 @@ def _facts(example: Example) -> dict[str, str]:
 
 
 def _charts(report: PackingReport, row_length: int) -> list[Section]:
-    sections = []
-    if (lengths := _histograms(report, "document_lengths")) is not None:
-        names = [f"{2**power:,}" for power in range(max(map(len, lengths.values())))]
-        border = (log2(row_length) - 0.5, f"row of {row_length:,} tokens")
-        titles = ("tokens in a document, from … to twice as many", "documents (%)")
-        chart = _bars("Document lengths", titles, lengths, names, border)
-        sections.append(Section("How long the documents are", "Each bar covers lengths up to the next one's.", chart))
-    if (fills := _histograms(report, "fills")) is not None:
-        names = [f"{5 * part}–{5 * part + 5}" for part in range(20)]
-        chart = _bars("Fill of the rows", ("share of a row that is filled (%)", "rows (%)"), fills, names, None)
-        text = "The rest of a row is the space into which the next sentence did not fit."
-        sections.append(Section("How full the rows are", text, chart))
-    return sections
-
-
-def _histograms(report: PackingReport, name: str) -> dict[Split, Sequence[int]] | None:
-    histograms = {split: getattr(report.of(split), name) for split in SPLITS}
-    return None if None in histograms.values() else histograms
+    lengths = {split: report.of(split).document_lengths for split in SPLITS}
+    names = [f"{2**power:,}" for power in range(max(map(len, lengths.values())))]
+    border = (log2(row_length) - 0.5, f"row of {row_length:,} tokens")
+    titles = ("tokens in a document, from … to twice as many", "documents (%)")
+    of_lengths = _bars("Document lengths", titles, lengths, names, border)
+    fills = {split: report.of(split).fills for split in SPLITS}
+    names = [f"{5 * part}–{5 * part + 5}" for part in range(20)]
+    of_fills = _bars("Fill of the rows", ("share of a row that is filled (%)", "rows (%)"), fills, names, None)
+    text = "The rest of a row is the space into which the next sentence did not fit."
+    return [
+        Section("How long the documents are", "Each bar covers lengths up to the next one's.", of_lengths),
+        Section("How full the rows are", text, of_fills),
+    ]
 
 
 def _bars(
@@ -141,18 +133,14 @@ def _bars(
     return Chart(title, axes_titles, series, "bars", names[first : last + 1], inside)
 
 
-def sources_table(manifest: RowsManifest) -> Table | None:
-    """Returns how many tokens each source contributed to each split; None for a manifest without these counts."""
-    if (counts := _histograms(manifest.report, "tokens_per_source")) is None:
-        return None
-    total, unknown = max(1, sum(map(sum, counts.values()))), manifest.report.unknown_shares
-    lines = []
-    for number, source in enumerate(manifest.plan.sources):
-        tokens = [counts[split][number] for split in SPLITS]
-        cells = [name_of(source), source.language, *(f"{count:,}" for count in tokens), f"{sum(tokens) / total:.1%}"]
-        lines.append([*cells, f"{unknown[number]:.2%}"] if unknown else cells)
-    heads = ["source", "language", *(name for name, _ in NAMES.values()), "share", *["unknown"] * bool(unknown)]
-    return Table(heads, lines)
+def sources_table(manifest: RowsManifest) -> Table:
+    """Returns how many tokens each source contributed to each split."""
+    counts = [manifest.report.of(split).tokens_per_source for split in SPLITS]
+    total, lines = max(1, sum(map(sum, counts))), []
+    for source, unknown, *tokens in zip(manifest.plan.sources, manifest.report.unknown_shares, *counts, strict=True):
+        shares = [f"{sum(tokens) / total:.1%}", f"{unknown:.2%}"]
+        lines.append([name_of(source), source.language, *(f"{count:,}" for count in tokens), *shares])
+    return Table(["source", "language", *(name for name, _ in NAMES.values()), "share", "unknown"], lines)
 
 
 def name_of(source: SourceRecord) -> str:

@@ -7,11 +7,12 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from longmlm.artifacts.artifact import PAGE_FILE, present
-from longmlm.artifacts.evaluation import Evaluation, EvaluationSources, check_output, evaluation_folder
+from longmlm.artifacts.evaluation import EVALUATION_FILES, Evaluation, EvaluationSources
 from longmlm.data.rows import folder_of_rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.evaluation.comparison import compare, load_models
 from longmlm.evaluation.frozen import FrozenRows
+from longmlm.folders import replaced_folder
 from longmlm.hubs.models import local_model_sha256, weights_sha256
 from longmlm.reports.evaluation import accuracy_table, write_evaluation
 from longmlm.reports.pages import made_with
@@ -25,10 +26,10 @@ from longmlm.training.run_folder import evaluations_of, model_or_best_checkpoint
 def evaluate(config: EvaluateConfig) -> None:
     """Measures the models under the same frozen masks, writes the results and prints their table."""
     output = Path(config.output)
-    check_output(output)
     accelerator = launch(resolved_precision(config.recipe.precision))
     with ExitStack() as stack:  # the folder is locked before the models are loaded
-        folder = broadcast_from_main(accelerator, lambda: stack.enter_context(evaluation_folder(output)))
+        replaced = replaced_folder(output, EVALUATION_FILES)
+        folder = broadcast_from_main(accelerator, lambda: stack.enter_context(replaced))
         evaluation = measured(config, accelerator)
         if accelerator.is_main_process:
             write_evaluation(evaluation, folder, made_with("evaluate", present(asdict(config))))

@@ -36,7 +36,7 @@ def prepare(config: PrepareConfig) -> None:
         example = Example(len(row), len(row.document_starts), decode(vocabulary, row.input_ids))
         write_page(packing_page(manifest, example, made_with("prepare", present(asdict(config)))), page)
     sources, shares = config.recipe.sources, manifest.report.unknown_shares
-    notes = [markup_note(sources), *(unknown_notes(sources, vocabulary, shares) if shares else ())]
+    notes = [markup_note(sources), *unknown_notes(sources, vocabulary, shares)]
     print("\n".join([packing_report(manifest), *filter(None, notes), f"page: {page}", f"rows: {output}"]))
     if config.publish:
         publish_rows(config)
