@@ -23,7 +23,7 @@ from longmlm.downstream.settings import Arm
 from longmlm.errors import ReleaseError
 from longmlm.folders import verify
 from longmlm.model.loading import load_model
-from longmlm.release import task
+from longmlm.release import export
 from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release
@@ -127,7 +127,7 @@ def test_a_family_that_longformer_cannot_compute_is_refused(
 
 
 def test_an_altered_export_is_not_released(settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    trial, save = run(replace(settings, num_epochs=1)), task.save_model
+    trial, save = run(replace(settings, num_epochs=1)), export.save_model
 
     def altered(model: object, tokenizer: object, carried: object, folder: Path, **options: object) -> None:
         save(model, tokenizer, carried, folder, **options)
@@ -138,7 +138,7 @@ def test_an_altered_export_is_not_released(settings: TrialConfig, run: Run, monk
             {"format": "pt"},
         )
 
-    monkeypatch.setattr(task, "save_model", altered)
+    monkeypatch.setattr(export, "save_model", altered)
     with pytest.raises(ReleaseError, match=r"its export is not faithful: outputs differ by 1\.00e\+00"):
         released(trial)
     assert not trial.with_name("release").exists()

@@ -12,11 +12,9 @@ import onnxruntime
 import pytest
 import torch
 
-from longmlm import runnable
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ReleaseError
 from longmlm.hubs.licences import Licence
-from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.release import onnx_graph, reload
 from longmlm.release.export import export
@@ -26,7 +24,7 @@ from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
 from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.reports.model_card import CardFacts, Training, model_card
 from longmlm.settings.release import ReleaseCard
-from tests.support.families import SPECIAL_OF_OTHERS
+from tests.support.families import SPECIAL, SPECIAL_OF_OTHERS
 from tests.support.tiny import (
     LONG_POSITIONS,
     NUM_POSITIONS,
@@ -60,13 +58,6 @@ def exported(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(exported: Path, tmp_path: Path) -> Path:
     """A copy of it."""
     return Path(shutil.copytree(exported, tmp_path / "tiny"))
-
-
-@pytest.fixture
-def without_files(folder: Path) -> Path:
-    """A copy without them."""
-    shutil.rmtree(folder / "onnx")
-    return folder
 
 
 def difference(folder: Path, trained: LoadedModel, shape: tuple[int, int]) -> float:
@@ -128,32 +119,6 @@ def test_fresh_process_runs_the_file_and_what_the_card_says_of_it(world: World, 
         reload.run_codes(str(folder), [LoadingCode("load_onnx.md").runnable.replace('["logits"]', '["answers"]')])
 
 
-def test_file_of_other_weights_is_refused(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prove_in_this_process(monkeypatch)
-    graph = onnx_ir.load(folder / MLM)
-    [name] = [name for name in graph.graph.initializers if name.endswith("lm_head.layer_norm.bias")]
-    bias = graph.graph.initializers[name]
-    assert bias.const_value is not None
-    bias.const_value = onnx_ir.tensor(bias.const_value.numpy() + 2 * ONNX_TOLERANCE, name=name)
-    onnx_ir.save(graph, folder / MLM)
-    with pytest.raises(ReleaseError, match=r"outputs of onnx/mlm\.onnx differ by"):
-        prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder)
-
-
-@pytest.mark.slow
-def test_file_that_cannot_be_read_is_refused(world: World, folder: Path) -> None:
-    (folder / MLM).write_bytes((folder / MLM).read_bytes()[:5000])
-    with pytest.raises(ReleaseError, match="cannot read"):
-        prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder)
-
-
-def test_folder_without_the_file_passes_without_it(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.rmtree((folder / MLM).parent)
-    prove_in_this_process(monkeypatch)
-    monkeypatch.setattr(reload, "run_onnx", None)
-    assert prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder).onnx is None
-
-
 def test_model_above_the_limit_of_a_file_is_refused_in_a_line(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_graph, "MAX_BYTES", 1000)
     monkeypatch.setattr(onnx_graph, "_program", None)
@@ -161,22 +126,15 @@ def test_model_above_the_limit_of_a_file_is_refused_in_a_line(exported: Path, mo
         write_graphs(exported)
 
 
-def test_model_that_cannot_be_traced_is_refused_in_a_line(without_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_cannot_be_traced_is_refused_in_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **settings: object) -> None:
         warnings.warn("pages of it", UserWarning, stacklevel=1)
         raise RuntimeError("no such operator\nand more")
 
+    shutil.rmtree(folder / "onnx")
     monkeypatch.setattr(torch.onnx, "export", fail)
     with pytest.raises(ReleaseError, match=r"model\.onnx .*no such operator$"):
-        write_graphs(without_files)
-
-
-@pytest.mark.parametrize("name", runnable.ONNX_PACKAGES)
-def test_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    runnable.check_onnx_installed()
-    monkeypatch.setattr(runnable, "find_spec", lambda other: None if other == name else object())
-    with pytest.raises(ReleaseError, match=rf"{name}.*longmlm\[onnx\]"):
-        runnable.check_onnx_installed()
+        write_graphs(folder)
 
 
 @pytest.mark.slow
@@ -194,21 +152,12 @@ def test_file_is_fp32_of_the_rounded_weights(world: World, tmp_path: Path, weigh
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [family for family in LEARNED_FAMILIES if family != "roberta"])
-def test_every_family_has_one(family: str, tmp_path: Path) -> None:
-    pad = 1 if family in ("xlm-roberta", "camembert") else 0
-    long = tiny_long(tmp_path / "long", tiny_folder(tmp_path / "base", family, pad))
-    write_graphs(long)
-    for shape in SHAPES:
-        assert difference(long, load_model(str(long)), shape) < 5e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "pad"), SPECIAL_OF_OTHERS)
-def test_every_family_that_keeps_its_length_has_one(family: str, pad: int, tmp_path: Path) -> None:
-    folder = tiny_folder(tmp_path / "own-length", family, pad)
+@pytest.mark.parametrize(("family", "pad"), [kind for kind in (*SPECIAL, *SPECIAL_OF_OTHERS) if kind[0] != "roberta"])
+def test_every_family_has_one(family: str, pad: int, tmp_path: Path) -> None:
+    folder, is_extended = tiny_folder(tmp_path / "base", family, pad), (family, pad) in SPECIAL
+    folder = tiny_long(tmp_path / "long", folder) if is_extended else folder
     write_graphs(folder)
-    for shape in ((1, 1), (2, 5), (3, NUM_POSITIONS)):
+    for shape in SHAPES if is_extended else ((1, 1), (2, 5), (3, NUM_POSITIONS)):
         assert difference(folder, load_model(str(folder)), shape) < 5e-5
 
 
@@ -244,14 +193,24 @@ def test_int8_may_lose_a_percent_of_the_tokens_and_chance(numbers: dict[str, flo
     assert not problem or problem in found[0]
 
 
-def test_int8_file_of_other_weights_is_refused(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+OTHER_WEIGHTS = {  # a weight, how it is changed, and what is found
+    MLM: ("lm_head.layer_norm.bias", lambda bias: bias + 2 * ONNX_TOLERANCE, "outputs of onnx/mlm.onnx differ by"),
+    MLM_INT8: ("lm_head.decoder.bias", lambda bias: np.roll(bias, 1), "onnx/mlm_int8.onnx loses"),
+}
+
+
+@pytest.mark.parametrize("file", OTHER_WEIGHTS)
+def test_file_of_other_weights_is_refused(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    tensor, change, problem = OTHER_WEIGHTS[file]
     prove_in_this_process(monkeypatch)
-    graph = onnx_ir.load(folder / MLM_INT8)
-    [name] = [name for name in graph.graph.initializers if name.endswith("lm_head.decoder.bias")]
-    bias = graph.graph.initializers[name]
-    bias.const_value = onnx_ir.tensor(np.roll(bias.const_value.numpy(), 1), name=name)
-    onnx_ir.save(graph, folder / MLM_INT8)
-    with pytest.raises(ReleaseError, match=r"onnx/mlm_int8\.onnx loses"):
+    graph = onnx_ir.load(folder / file)
+    [name] = [name for name in graph.graph.initializers if name.endswith(tensor)]
+    value = graph.graph.initializers[name]
+    value.const_value = onnx_ir.tensor(change(value.const_value.numpy()), name=name)
+    onnx_ir.save(graph, folder / file)
+    with pytest.raises(ReleaseError, match=problem):
         prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder)
 
 

@@ -194,8 +194,7 @@ def test_logits_are_compared_before_a_pipeline_takes_the_model_to_a_gpu(
     trained = load_model(str(world.trained))
     export(trained, "fp32", tmp_path)
     monkeypatch.setattr(reload, "pipeline", elsewhere)
-    with pytest.raises(ReleaseError, match="^[^;]*the decoder is not tied[^;]*$"):  # on the meta device
-        prove(trained, "fp32", rows, tmp_path)
+    assert prove(trained, "fp32", rows, tmp_path).answer == "a", "on the meta device nothing could be compared"
 
 
 def with_pooler(trained: LoadedModel) -> LoadedModel:

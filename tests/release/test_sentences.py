@@ -1,7 +1,6 @@
 """Releases of sentence-transformers models: their modules, the library's own embeddings, and ONNX files of both."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -73,22 +72,11 @@ def test_modules_that_cannot_be_exported_are_named(tmp_path: Path) -> None:
     assert onnx_outputs(long, TEXTS).keys() == {"last_hidden_state"}
 
 
-@pytest.fixture
-def pooling_files() -> Callable[[Path, dict[str, object]], None]:
-    def write(folder: Path, settings: dict[str, object]) -> None:
-        (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
-
-    return write
-
-
 @pytest.mark.parametrize(
     ("settings", "pooling"),
     [
-        (
-            {"embedding_dimension": 32, "pooling_mode": "mean", "include_prompt": True},
-            "mean",
-        ),  # sentence-transformers 6
-        ({"embedding_dimension": 32, "pooling_mode": "cls", "include_prompt": True}, "cls"),
+        ({"pooling_mode": "mean", "include_prompt": True}, "mean"),  # sentence-transformers 6
+        ({"pooling_mode": "cls", "include_prompt": True}, "cls"),
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, None),
         ({"pooling_mode_max_tokens": True}, None),
@@ -96,9 +84,9 @@ def pooling_files() -> Callable[[Path, dict[str, object]], None]:
     ],
 )
 def test_pooling_is_read_from_older_and_newer_files(
-    tmp_path: Path, pooling_files: Callable, settings: dict[str, object], pooling: str | None
+    tmp_path: Path, settings: dict[str, object], pooling: str | None
 ) -> None:
     base = sentence_folder(tmp_path / "base", modules=("Transformer", "Pooling"))
-    pooling_files(base, settings)
+    (base / "1_Pooling" / "config.json").write_text(json.dumps(settings))
     embedding = load_model(str(base)).carried.embedding
     assert (embedding and embedding.pooling) == pooling

@@ -10,6 +10,7 @@ from transformers import AutoModel
 from longmlm.model.loading import load_model
 from longmlm.release.build import with_sentence_modules
 from longmlm.release.export import export
+from longmlm.release.reload import ENCODER
 from tests.support.altered import alter, bake_length
 from tests.support.extras import sentence_folder
 from tests.support.servers import (
@@ -25,25 +26,22 @@ from tests.support.servers import (
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_folder, tiny_long
 
 KINDS = [("roberta", 1), ("roberta", 3), ("xlm-roberta", 1), ("bert", 0), ("distilbert", 0)]
-POOLINGS = [None, "mean", "cls"]
+RELEASED = [*((*kind, None) for kind in KINDS), ("roberta", 1, "mean"), ("bert", 0, "cls")]
 
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int, str | None], Path]:
-    """Exports of each family: as they are, and as sentence-transformers models of either pooling."""
+    """Exports of each family as they are, and two as sentence-transformers models, one of either pooling."""
     ground, folders = tmp_path_factory.mktemp("served"), {}
-    for family, pad in KINDS:
-        base = tiny_folder(ground / f"{family}-{pad}" / "base", family, pad)
-        long = load_model(str(tiny_long(base.with_name("long"), base)))
-        for pooling in POOLINGS:
-            folder = base.with_name(str(pooling))
-            export(with_sentence_modules(long, pooling) if pooling else long, "fp32", folder)
-            folders[family, pad, pooling] = folder
+    for family, pad, pooling in RELEASED:
+        folder = ground / f"{family}-{pad}-{pooling}"
+        long = load_model(str(tiny_long(folder / "long", tiny_folder(folder / "base", family, pad))))
+        export(with_sentence_modules(long, pooling) if pooling else long, "fp32", folder / "released")
+        folders[family, pad, pooling] = folder / "released"
     return folders
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize(("family", "pad"), KINDS)
+@pytest.mark.parametrize(("family", "pad", "pooling"), RELEASED)
 def test_servers_read_all_positions_that_the_model_can_compute(
     released: dict, family: str, pad: int, pooling: str | None
 ) -> None:
@@ -122,6 +120,4 @@ def test_rules_tell_a_wrong_length(released: dict, tmp_path: Path) -> None:
 
 
 def test_onnx_file_that_a_server_runs_is_the_encoder(tmp_path: Path) -> None:
-    from longmlm.release.reload import ENCODER
-
     assert tei_graph(tmp_path) == tmp_path / ENCODER

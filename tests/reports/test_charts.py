@@ -127,8 +127,7 @@ def test_picture_shows_something(chart: Chart, tmp_path: Path) -> None:
     ],
 )
 def test_axes_of_scores_have_a_range_with_a_meaning(title: str, values: tuple[float, ...], ticks: set[str]) -> None:
-    intervals = [(value, value) for value in values]
-    chart = Chart("", ("", title), [Series("a", "blue", (0.0, 1.0), values, intervals=intervals)], "points", "ab")
+    chart = Chart("", ("", title), [Series("a", "blue", (0.0, 1.0), values, ((0.0, 0.0), (0.0, 0.0)))], "points", "ab")
     said = Reader(svg(chart, WIDE)).said
     assert ticks <= {*said}
     assert "(%)" not in title or min(values) < 0 or not any(text.startswith("−") for text in said)

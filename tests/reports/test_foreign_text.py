@@ -22,9 +22,8 @@ from longmlm.release.dataset import Publication
 from longmlm.reports import pages
 from longmlm.reports.card_code import Address
 from longmlm.reports.evaluation import evaluation_page
-from longmlm.reports.model_card import CardFacts, Training, model_card
+from longmlm.reports.model_card import CardFacts, Training, model_card, task_card
 from longmlm.reports.packing import Example, packing_page
-from longmlm.reports.task_card import task_card
 from longmlm.settings.prepare import RowsCard
 from longmlm.settings.release import ReleaseCard
 from tests.support.foreign import HOSTILE, PLAIN, card_structure, page_structure, with_text

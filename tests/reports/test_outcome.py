@@ -8,8 +8,7 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.config import resolved_pipeline
-from longmlm.reports.evaluation import finding
-from longmlm.reports.outcome import summary
+from longmlm.reports.evaluation import finding, summary
 from longmlm.settings.pipeline import ResolvedPipeline
 
 BASE = {"model": "owner/base", "corpus": ["a.jsonl"], "length": 40, "output": "out"}

@@ -194,8 +194,8 @@ def prove_in_this_process(patch: pytest.MonkeyPatch) -> None:
     """Makes the proof of a release load the folder in this process, which takes a tenth of the time."""
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess:
-        folder, reference, text, codes = command[-4:]
-        result = reload.compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
+        folder, reference, auto_class, text, codes = command[-5:]
+        result = reload.compare(folder, Path(reference), auto_class, Path(text).read_text(encoding="utf-8"))
         with redirect_stdout(io.StringIO()):
             reload.run_codes(folder, json.loads(codes))
         return subprocess.CompletedProcess(command, 0, json.dumps({**result, "knows_longmlm": False}), "")

@@ -2,6 +2,7 @@
 
 from tests.support.hub_rows import hub, published_files, short
 from tests.support.training import died, finished, half_trained, inputs, no_account, settings, train, uninterrupted
+from tests.support.worlds import models
 
 __all__ = [
     "died",

@@ -192,8 +192,9 @@ def _chart(comparison: DownstreamComparison) -> Chart:
     pairs = [(number, arm.scores[0]) for number, arm in enumerate(comparison.arms)]
     known = [(float(number), score) for number, score in pairs if score.mean is not None]
     values = [score.mean or 0.0 for _, score in known]
-    intervals = [(score.low or 0.0, score.high or 0.0) for _, score in known]
-    series = Series(comparison.metric, "blue", [number for number, _ in known], values, intervals=intervals)
+    ends = [(value, score.low or 0.0, score.high or 0.0) for value, (_, score) in zip(values, known, strict=True)]
+    errors = [[max(0.0, value - low) for value, low, _ in ends], [max(0.0, high - value) for value, _, high in ends]]
+    series = Series(comparison.metric, "blue", [number for number, _ in known], values, errors)
     titles = ("arm", f"{comparison.metric} (%)")
     return Chart("Means and 95 % intervals", titles, [series], "points", [arm.arm for arm in comparison.arms])
 

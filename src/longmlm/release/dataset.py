@@ -16,20 +16,12 @@ from longmlm.folders import entry_of, verify
 from longmlm.reports.model_card import author_lines, corpora, datasets
 from longmlm.reports.packing import FILL, PACKING, SENTENCES, packing_table, set_aside_text, sources_table
 from longmlm.reports.pages import front_matter, render
-from longmlm.reports.tables import Table, markdown_table
+from longmlm.reports.tables import markdown_table
 from longmlm.settings.prepare import RowsCard
 
 SHARDS = tuple(f"{split}/slice-*.arrow" for split in SPLITS)
 DATA_FILES = [{"split": split, "path": f"{split}/*.arrow"} for split in SPLITS]
 SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "n>1B")
-COLUMNS = Table(
-    ["column", "content"],
-    [
-        ["input_ids", "the tokens of a row, special tokens included; rows are not padded"],
-        ["document_starts", "the positions in the row at which a document, or the continuation of one, starts"],
-        ["document_sources", "for each of these, the index of its source in the list below, counted from 0"],
-    ],
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +78,6 @@ def dataset_card(manifest: RowsManifest, publication: Publication, name: str) ->
         rows=quoted(rows),
         packing=f"{SENTENCES} {PACKING[manifest.plan.packing]} {FILL}",
         packing_table=markdown_table(packing_table(report)),
-        columns_table=markdown_table(COLUMNS),
         tokenizer=Path(tokenizer).name if Path(tokenizer).is_dir() else tokenizer,
         fingerprint=manifest.plan.tokenizer_fingerprint,
         corpora=author_lines(card) or corpora(manifest),

@@ -1,41 +1,176 @@
-"""Export of a trained model as a stock transformers folder."""
+"""Export of a trained model as a stock transformers folder; one with a window becomes a Longformer."""
 
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers import AutoModelForMaskedLM
+from torch import Tensor
+from transformers import AutoModelForMaskedLM, LongformerConfig, PreTrainedConfig, PreTrainedModel
 
-from longmlm.model.architecture import architecture_of
+from longmlm.errors import ReleaseError
+from longmlm.hubs.extra_files import SENTENCE_FILES, TEMPLATES
+from longmlm.model.architecture import NUM_GLOBAL, architecture_of, position_offset, without_pooler
 from longmlm.model.carried import Carried, save_model
 from longmlm.model.loading import LoadedModel
-from longmlm.release.longformer import as_longformer, carried_by, longformer_window
-from longmlm.settings.release import WeightType
+from longmlm.model.window import Window
+from longmlm.settings.release import ReleaseRecipe, WeightType
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")
+BERT_HEADS = {  # names of BERT's heads in Longformer, by class
+    "BertForMaskedLM": {
+        "cls.predictions.transform.dense": "lm_head.dense",
+        "cls.predictions.transform.LayerNorm": "lm_head.layer_norm",
+        "cls.predictions.decoder": "lm_head.decoder",
+        "cls.predictions.bias": "lm_head.bias",
+    },
+    "BertForSequenceClassification": {
+        "bert.pooler.dense": "classifier.dense",
+        "classifier": "classifier.out_proj",
+    },
+}
+COPIED = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size", "initializer_range"),
+    *("layer_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"),
+    *("id2label", "label2id", "problem_type"),
+)
+BUFFERS = ("position_ids", "token_type_ids")
 
 
-def export(trained: LoadedModel, weights: WeightType, folder: Path, max_shard_size: str | None = None) -> None:
+def export(
+    trained: LoadedModel,
+    weights: WeightType,
+    folder: Path,
+    max_shard_size: str | None = None,
+    auto_class: Any = AutoModelForMaskedLM,
+) -> None:
     """Writes a stock model with the trained weights, in files of at most `max_shard_size`, and the tokenizer.
 
-    A model with a window becomes a Longformer. Raises ReleaseError if Longformer cannot compute what the model does.
+    A model with a window becomes a Longformer. The trained model itself stays as it is; the tokenizer of a masked
+    language model gets its length. Raises ReleaseError if Longformer cannot compute what the model does.
     """
-    num_positions = architecture_of(trained.model).num_positions
     if window := longformer_window(trained):
-        stock: Any = as_longformer(trained.model, window)
+        stock: Any = as_longformer(trained.model, window, auto_class)
     else:
-        stock = AutoModelForMaskedLM.from_config(trained.model.config)
+        stock = auto_class.from_config(trained.model.config)
         stock.load_state_dict(trained.model.state_dict(), strict=True)
         stock.tie_weights()
     stock.to(TYPES[weights])
     stock.config.dtype = TYPES[weights]
-    trained.tokenizer.model_max_length = num_positions
-    carried = carried_in_type(carried_by(trained), weights)
-    save_model(stock, trained.tokenizer, carried, folder, max_shard_size=max_shard_size)
+    if auto_class is AutoModelForMaskedLM:
+        trained.tokenizer.model_max_length = architecture_of(trained.model).num_positions
+    save_model(stock, trained.tokenizer, carried_by(trained, weights), folder, max_shard_size=max_shard_size)
 
 
-def carried_in_type(carried: Carried, weights: WeightType) -> Carried:
-    """Returns what a model carries, with its weights cast to the stored type."""
-    stored = {name: value.to(TYPES[weights]) for name, value in carried.weights.items() if value.is_floating_point()}
-    return replace(carried, weights={**carried.weights, **stored})
+def longformer_window(trained: LoadedModel) -> Window | None:
+    """Returns the window of a model that is exported as a Longformer; None for full attention, or for a Longformer."""
+    window, model = Window.of(trained.provenance.extension), trained.model
+    if window is None or model.config.model_type == LongformerConfig.model_type:
+        return None
+    return None if window.covers(_num_positions(model)) else window
+
+
+def check_exportable(trained: LoadedModel, recipe: ReleaseRecipe) -> None:
+    """Raises ReleaseError for files that cannot be written for a model with a window."""
+    window = longformer_window(trained)
+    if window and recipe.onnx:
+        raise ReleaseError("ONNX files cannot be written for a model with a window: remove recipe.onnx")
+    if window and window.num_global and recipe.sentence_transformer:
+        raise ReleaseError(
+            "the model has global tokens, which sentence-transformers cannot pass to a Longformer: remove "
+            "recipe.sentence_transformer, or extend the base model with num_global_tokens = 0"
+        )
+
+
+def carried_by(trained: LoadedModel, weights: WeightType = "fp32") -> Carried:
+    """Returns what the exported model carries over in the stored type, under Longformer's names if it becomes one.
+
+    Modules of sentence-transformers are left out if there are global tokens, which that library cannot pass.
+    """
+    carried, window = trained.carried, longformer_window(trained)
+    stored = {
+        name: value.to(TYPES[weights]) if value.is_floating_point() else value
+        for name, value in carried.weights.items()
+    }
+    if window is None:
+        return replace(carried, weights=stored)
+    stored = {longformer_name(name, trained.model): value for name, value in stored.items()}
+    modules = [name for name in carried.files if window.num_global and is_sentence_file(name)]
+    files = {name: content for name, content in carried.files.items() if name not in modules}
+    return replace(carried, weights=stored, files=files, left_out=(*carried.left_out, *modules))
+
+
+def longformer_problem(config: PreTrainedConfig, has_mlm_head: bool = True) -> str | None:
+    """Returns why Longformer cannot compute what models with this config do; None if it can."""
+    if config.model_type not in FAMILIES:
+        return f"Longformer has no {config.model_type} layers, only those of {', '.join(FAMILIES)}"
+    if has_mlm_head and config.model_type == "bert" and config.hidden_act != "gelu":
+        return f"Longformer's MLM head uses gelu, this model's uses {config.hidden_act}"
+    if config.pad_token_id is None:
+        return "Longformer counts positions from the padding token, and the config has no pad_token_id"
+    return None
+
+
+def as_longformer(model: PreTrainedModel, window: Window, auto_class: Any = AutoModelForMaskedLM) -> PreTrainedModel:
+    """Returns the model as the Longformer of one of transformers' Auto classes that computes the same.
+
+    Its config has one more key, num_global_tokens: global_attention_mask must be 1 for that many tokens of each row.
+    Raises ReleaseError if Longformer cannot compute the same.
+    """
+    if problem := longformer_problem(model.config, has_mlm_head=auto_class is AutoModelForMaskedLM):
+        raise ReleaseError(
+            f"a model with a window is exported as a Longformer, and this one cannot be: {problem}. Extend the base "
+            "model without attention_window"
+        )
+    config = model.config
+    num_positions, reserved = _num_positions(model), config.pad_token_id + 1
+    described: dict[str, Any] = {name: getattr(config, name) for name in COPIED}
+    described[NUM_GLOBAL] = window.num_global
+    longformer: Any = auto_class.from_config(
+        LongformerConfig(
+            **described,
+            attention_window=[2 * window.each_side] * config.num_hidden_layers,
+            max_position_embeddings=num_positions + reserved,
+            sep_token_id=config.eos_token_id,
+        )
+    )
+    if getattr(model.base_model, "pooler", None) is None:
+        without_pooler(longformer)
+    state: dict[str, Tensor] = {}
+    for name, value in model.state_dict().items():
+        if name.endswith(BUFFERS):
+            continue
+        renamed = longformer_name(name, model)
+        state[renamed] = _with_reserved(value, num_positions + reserved) if "position_embeddings" in name else value
+        for part in ("query", "key", "value"):
+            if f".attention.self.{part}." in name:
+                state[renamed.replace(part, f"{part}_global")] = value
+    longformer.load_state_dict(state, strict=True)
+    longformer.tie_weights()
+    return longformer.eval()
+
+
+def longformer_name(name: str, model: PreTrainedModel) -> str:
+    """Returns the name in Longformer of one of the model's weights."""
+    heads = BERT_HEADS.get(type(model).__name__, {})
+    for own, other in {**heads, model.base_model_prefix: "longformer"}.items():
+        if name == own or name.startswith(f"{own}."):
+            return other + name.removeprefix(own)
+    return name
+
+
+def is_sentence_file(name: str) -> bool:
+    """Returns whether a file carried over belongs to the modules of sentence-transformers."""
+    return any(fnmatch(name, pattern) for pattern in SENTENCE_FILES) or ("/" in name and not name.startswith(TEMPLATES))
+
+
+def _num_positions(model: PreTrainedModel) -> int:
+    return model.config.max_position_embeddings - position_offset(cast(PreTrainedModel, model.base_model))
+
+
+def _with_reserved(rows: Tensor, num_rows: int) -> Tensor:
+    """Returns the position table with so many rows, the first of which are reserved: new ones are zero."""
+    return torch.cat([rows.new_zeros(num_rows - len(rows), rows.shape[1]), rows])

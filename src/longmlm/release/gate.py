@@ -1,7 +1,7 @@
 """Checks before a release: the evaluation is of this model, and the exported files reach the reported accuracy."""
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +26,8 @@ from longmlm.settings.release import ReleaseRecipe
 
 ALWAYS_ALLOWED = 2  # predictions
 DEVIATIONS = 5.0
+ALLOW = " = true in [release.recipe] (in a file for release alone, [recipe]), and the card will say so"
 FLIP_RATES = {"fp32": 1e-4, "rounded": 1e-2}  # of the selected tokens; observed rates are lower
-MISMATCHES = {
-    "after_sha256": "other weights",
-    "rows_sha256": "other rows",
-    "base": "a different base model",
-    "base_revision": "a different revision of the base model",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a release is made of, by the names in EvaluationSources; the revision is absent for local models.
-
-    `base_sha256` is the hash of a local base model, if it is known.
-    """
-
-    after_sha256: str
-    rows_sha256: str
-    base: str
-    base_revision: str | None = None
-    base_sha256: str | None = None
-
-    @property
-    def by_name(self) -> dict[str, str | None]:
-        """All but the hash of the base model, which its name and revision stand for."""
-        return {name: value for name, value in asdict(self).items() if name != "base_sha256"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +45,16 @@ class ReportedAccuracy:
 
 
 def evaluation_of(
-    folder: str | None, identity: Identity, is_extended: bool, recipe: ReleaseRecipe
+    folder: str | None, provenance: Provenance, model_sha256: str, rows_sha256: str, recipe: ReleaseRecipe
 ) -> Evaluation | None:
     """Returns the evaluation in a folder; None for a model that was not extended and has none.
 
-    Raises ReleaseError when a long model has none, when it was measured on anything other than `identity`, and, unless
+    Raises ReleaseError when a long model has none, when another model, rows or base model were measured, and, unless
     the recipe allows it, when the base model's accuracy was not recovered or short texts got worse; ArtifactError when
     the file cannot be used.
     """
     if folder is None:
-        if is_extended:
+        if provenance.extension:
             raise ReleaseError("a long model is released with its evaluation: set evaluation to its folder")
         return None
     path = Path(folder) / Evaluation.FILE
@@ -87,19 +63,23 @@ def evaluation_of(
         raise ReleaseError(f"{path} has no long_after: run the evaluate stage with long_after set")
     if evaluation.accuracy("long_after") is None:
         raise ReleaseError(f"{path} has no selected tokens: hold out more documents, and evaluate again")
-    for name, value in identity.by_name.items():
-        found = getattr(evaluation.sources, name)
-        if value not in (None, found) and not (name == "base" and _is_same_base(identity, found)):
-            raise ReleaseError(f"{path} was measured on {MISMATCHES[name]}: evaluate this model on these rows")
+    sources, base = evaluation.sources, provenance.source or ModelSource(name="")
+    is_different = {
+        "other weights": sources.after_sha256 != model_sha256,
+        "other rows": sources.rows_sha256 != rows_sha256,
+        "a different base model": not _is_base(base, sources.base),
+        "a different revision of the base model": base.revision not in (None, sources.base_revision),
+    }
+    if different := [what for what, differs in is_different.items() if differs]:
+        raise ReleaseError(f"{path} was measured on {different[0]}: evaluate this model on these rows")
     check_recovered(evaluation, recipe)
     check_short_texts(evaluation, recipe)
     return evaluation
 
 
-def _is_same_base(identity: Identity, name: str) -> bool:
-    """Returns whether a model with another name or path than the base model of a release is that model."""
-    base = ModelSource(name=identity.base, revision=identity.base_revision, sha256=identity.base_sha256)
-    return base.is_same(ModelSource(name=name, sha256=local_model_sha256(name) or None))
+def _is_base(base: ModelSource, name: str) -> bool:
+    """Returns whether a name or path means the base model of a release."""
+    return name == base.name or base.is_same(ModelSource(name=name, sha256=local_model_sha256(name) or None))
 
 
 def check_recovered(evaluation: Evaluation, recipe: ReleaseRecipe) -> None:
@@ -109,8 +89,7 @@ def check_recovered(evaluation: Evaluation, recipe: ReleaseRecipe) -> None:
             f"long_after {evaluation.accuracy('long_after'):.2f} % is below base_cut "
             f"{evaluation.accuracy('base_cut'):.2f} %: train longer, in a new run with start.checkpoint = "
             f"'{evaluation.sources.after}', which goes on in the text where this one ended, or set "
-            "allow_unrecovered = true in [release.recipe] (in a file for release alone, [recipe]), and the card "
-            "will say so"
+            f"allow_unrecovered{ALLOW}"
         )
 
 
@@ -121,8 +100,7 @@ def check_short_texts(evaluation: Evaluation, recipe: ReleaseRecipe) -> None:
         raise ReleaseError(
             f"on rows cut to {counted(evaluation.base_positions, 'token')}, long_after_cut is "
             f"{change.compared_with('base_cut')}: train longer or with a lower learning rate, or set "
-            "allow_worse_short_texts = true in [release.recipe] (in a file for release alone, [recipe]), and the card "
-            "will say so"
+            f"allow_worse_short_texts{ALLOW}"
         )
 
 
@@ -161,7 +139,7 @@ def exported_accuracy(
 def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, rows: Rows) -> ReportedAccuracy | None:
     """Returns the accuracy that the card will state: long_after or, without an evaluation, the run's accuracy.
 
-    None where there is neither. Raises ReleaseError when it was measured on other rows or in an unknown way.
+    None where there is neither. Raises ReleaseError when it was measured on other rows.
     """
     if evaluation:
         after = evaluation.measured["long_after"].whole
@@ -171,7 +149,7 @@ def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, row
     trained = provenance.trained
     if trained is None or trained.accuracy is None:
         return None
-    if trained.rows_sha256 not in (None, rows.sha256):
+    if trained.rows_sha256 != rows.sha256:
         raise ReleaseError("the run measured its accuracy on other rows: name the rows that it was trained on")
     if trained.held_out is None or trained.precision is None:
         raise ReleaseError(

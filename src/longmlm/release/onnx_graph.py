@@ -93,9 +93,7 @@ def _program(model: Logits | Embeddings, num_positions: int) -> Any:  # an ONNXP
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
     dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=num_positions)}
-    example = tuple(
-        torch.ones(2, 4, dtype=torch.long) for _ in INPUTS
-    )  # the same tensor twice would be traced as one input
+    example = tuple(torch.ones(2, 4, dtype=torch.long) for _ in INPUTS)  # one tensor twice would be one input
     program = torch.onnx.export(
         model,
         example,

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from safetensors.torch import save_file
@@ -26,8 +26,7 @@ from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel
 from longmlm.model.mlm import max_positions_at_a_time
 from longmlm.release import reload
-from longmlm.release.export import TYPES, carried_in_type
-from longmlm.release.longformer import carried_by
+from longmlm.release.export import TYPES, carried_by
 from longmlm.release.onnx_graph import Embeddings
 from longmlm.release.reload import CARRIED, ENCODER, ENCODER_INT8, MASKED, MLM, MLM_INT8
 from longmlm.reports.card_code import LoadingCode
@@ -75,12 +74,9 @@ class OnnxProof:
 
         If int8 is as good as fp32, a token that changes is lost or gained with the same probability.
         """
-        differences = {MLM: self.logits_difference, ENCODER: self.encoder_difference}
-        problems = [
-            f"outputs of {name} differ by {difference:.2e}"
-            for name, difference in differences.items()
-            if not difference <= ONNX_TOLERANCE
-        ]
+        differs = {MLM: self.logits_difference, ENCODER: self.encoder_difference}
+        large = {name: number for name, number in differs.items() if not number <= ONNX_TOLERANCE}
+        problems = [f"outputs of {name} differ by {number:.2e}" for name, number in large.items()]
         chance = INT8_DEVIATIONS * math.sqrt(self.int8_lost + self.int8_gained)
         if self.int8_lost - self.int8_gained > INT8_LOSS * self.int8_selected + chance:
             lost, gained = counted(self.int8_lost, "correct prediction"), f"gains only {self.int8_gained:,}"
@@ -94,8 +90,7 @@ class OnnxProof:
 class Proof:
     """What that process reports; `answer` is what fill-mask predicts in a text of `text_tokens` tokens.
 
-    `missing`, `unexpected` and `not_carried` are names of weights; `onnx` is None without ONNX files; `notes` are lines
-    about what was exported.
+    `missing`, `unexpected` and `not_carried` are names of weights; `onnx` is None without ONNX files.
     """
 
     largest_difference: float
@@ -104,23 +99,42 @@ class Proof:
     not_carried: list[str]
     decoder_is_tied: bool
     model_max_length: int
-    text_tokens: int
-    answer: str
+    truncation_side: str
     knows_longmlm: bool
     onnx: OnnxProof | None
-    notes: tuple[str, ...] = ()
+    text_tokens: int = 0
+    answer: str = ""
+
+    @property
+    def outputs(self) -> str:
+        """What was compared."""
+        result = f"differ by at most {self.largest_difference:.1e}" if self.largest_difference else "are identical"
+        return f"outputs {result}"
 
     @property
     def summary(self) -> list[str]:
-        """What was exported and verified, in a few lines."""
-        result = f"differ by at most {self.largest_difference:.1e}" if self.largest_difference else "are identical"
-        lines = [
-            *self.notes,
-            f"reloaded with plain transformers: outputs {result}",
-        ]
-        if self.onnx:
-            lines += self.onnx.summary
-        return [*lines, f"fill-mask on a text of {counted(self.text_tokens, 'token')} predicts {self.answer.strip()!r}"]
+        """What was verified of a masked language model, in a few lines."""
+        onnx = self.onnx.summary if self.onnx else []
+        answer = f"fill-mask on a text of {counted(self.text_tokens, 'token')} predicts {self.answer.strip()!r}"
+        return [f"reloaded with plain transformers: {self.outputs}", *onnx, answer]
+
+    def check(self, model: PreTrainedModel, num_tokens: int, truncation_side: str) -> None:
+        """Raises ReleaseError with everything that is wrong in an export of this model."""
+        lists = {"missing": self.missing, "unexpected": self.unexpected, "altered": self.not_carried}
+        problems = [f"{kind} weights {names[:2]}" for kind, names in lists.items() if names]
+        if not self.largest_difference <= TOLERANCE:
+            problems.append(f"outputs differ by {self.largest_difference:.2e}")
+        problems += self.onnx.problems if self.onnx else []
+        if self.decoder_is_tied != reload.is_tied(model):
+            problems.append(f"the decoder is {'not ' if reload.is_tied(model) else ''}tied to the embeddings")
+        if self.model_max_length != num_tokens:
+            problems.append(f"the tokenizer's model_max_length is {self.model_max_length}, not {num_tokens}")
+        if self.truncation_side != truncation_side:
+            problems.append(f"texts are truncated on the {self.truncation_side}, not on the {truncation_side}")
+        if self.knows_longmlm:
+            problems.append("longmlm was imported in the process that reloaded the export")
+        if problems:
+            raise ReleaseError(f"the model was not released, since its export is not faithful: {'; '.join(problems)}")
 
 
 def prove(
@@ -139,44 +153,52 @@ def prove(
     which goes through an unaltered forward pass. The trained weights are rounded to the stored type first. The `codes`
     that the card shows are run too. Raises ReleaseError when anything differs, is missing or cannot be read.
     """
-    model: torch.nn.Module = trained.model
     num_positions = architecture_of(trained.model).num_positions
-    stored = cast(PreTrainedModel, model.to(TYPES[weights]).to(torch.float32).eval())
+    stored = rounded(trained, weights)
     content = _reference(stored, rows, base_positions)
     if (folder / MLM).is_file():
         content |= _onnx_reference(stored, content, trained, rows)
-    content |= {
-        f"{CARRIED}{name}": value for name, value in carried_in_type(carried_by(trained), weights).weights.items()
-    }
-    with tempfile.TemporaryDirectory() as scratch:
-        reference, text = Path(scratch) / "reference.safetensors", Path(scratch) / "text.txt"
-        with naming(reference):
-            save_file({name: tensor.contiguous().clone() for name, tensor in content.items()}, reference)
-            text.write_text(masked_text(trained.tokenizer, rows, min(rows.row_length, num_positions)), encoding="utf-8")
-        report = reload_in_process(folder, reference, text, codes)
-    onnx = report.pop("onnx")
-    proof = Proof(**report, onnx=onnx and OnnxProof(**onnx))
-    _check(proof, num_positions, reload.is_tied(stored))
+    content |= {f"{CARRIED}{name}": value for name, value in carried_by(trained, weights).weights.items()}
+    text = masked_text(trained.tokenizer, rows, min(rows.row_length, num_positions))
+    proof = reload_in_process(folder, content, codes, text=text)
+    proof.check(stored, num_positions, trained.tokenizer.truncation_side)
     return proof
 
 
+def rounded(trained: LoadedModel, weights: WeightType) -> PreTrainedModel:
+    """Returns the model itself in fp32, its weights rounded to the stored type."""
+    model: torch.nn.Module = trained.model
+    return cast(PreTrainedModel, model.to(TYPES[weights]).to(torch.float32).eval())
+
+
 def reload_in_process(
-    folder: Path, reference: Path, text: Path | None, codes: Sequence[LoadingCode], *auto_class: str
-) -> dict[str, Any]:
+    folder: Path,
+    content: Mapping[str, torch.Tensor],
+    codes: Sequence[LoadingCode],
+    auto_class: str = "AutoModelForMaskedLM",
+    text: str = "",
+) -> Proof:
     """Returns what the script reload.py reports about a folder, in a process without longmlm and without secrets.
 
     Code that needs sentence-transformers is run only if that is installed. Raises ReleaseError if the script fails.
     """
     has_sentences = find_spec("sentence_transformers") is not None
     runnable = [code.runnable for code in codes if has_sentences or code.template != "load_sentences.md"]
-    arguments = [str(folder), str(reference), str(text or ""), json.dumps(runnable), *auto_class]
-    command = [sys.executable, "-P", str(reload.__file__), *arguments]
     environment = {name: value for name, value in os.environ.items() if not SECRET_VARIABLE.search(name)}
-    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    with tempfile.TemporaryDirectory() as scratch:
+        tensors, text_file = Path(scratch) / "reference.safetensors", Path(scratch) / "text.txt"
+        with naming(tensors):
+            save_file({name: tensor.contiguous().clone() for name, tensor in content.items()}, tensors)
+            text_file.write_text(text, encoding="utf-8")
+        arguments = [str(folder), str(tensors), auto_class, str(text_file), json.dumps(runnable)]
+        command = [sys.executable, "-P", str(reload.__file__), *arguments]
+        process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if process.returncode:
         reason = process.stderr.strip() or f"exit code {process.returncode}"
         raise ReleaseError(f"transformers cannot read the exported folder: {reason.splitlines()[-1]}")
-    return json.loads(process.stdout.splitlines()[-1])
+    report = json.loads(process.stdout.splitlines()[-1])
+    onnx = report.pop("onnx")
+    return Proof(**report, onnx=onnx and OnnxProof(**onnx))
 
 
 def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) -> str:
@@ -194,27 +216,33 @@ def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) ->
         content = content[: -max(1, len(content) // 50)]
 
 
-@torch.no_grad()
 def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -> dict[str, torch.Tensor]:
-    """Returns inputs and the model's logits of their tokens; of a large input some logits, and all hidden states."""
     num_positions = min(architecture_of(model).num_positions, max(MAX_TOKENS, rows.row_length))
     held_out = torch.cat([torch.from_numpy(rows[row_id].input_ids) for row_id in range(min(MAX_ROWS, len(rows)))])
     longest = held_out.repeat(-(-num_positions // len(held_out)))[:num_positions].unsqueeze(0)
     num_base = min(base_positions or num_positions // 2, num_positions)
     pad, num_at_a_time = model.config.pad_token_id or 0, max_positions_at_a_time(model.config.vocab_size)
-    inputs = {
-        "short": (longest[:, :1], torch.ones_like(longest[:, :1])),
-        "base": (longest[:, :num_base], torch.ones_like(longest[:, :num_base])),
-        "whole": (longest, torch.ones_like(longest)),
-        "padded": _padded(longest, pad),
-    }
+    lengths = {"short": 1, "base": num_base, "whole": num_positions}
+    inputs = {name: (longest[:, :length], torch.ones_like(longest[:, :length])) for name, length in lengths.items()}
+    inputs["padded"] = padded(longest, pad)
     if 2 * num_positions > num_at_a_time > 1:
-        inputs["short_padded"] = _padded(longest[:, : num_at_a_time // 2], pad)
+        inputs["short_padded"] = padded(longest[:, : num_at_a_time // 2], pad)
+    return reference(model, inputs, num_at_a_time)
+
+
+@torch.no_grad()
+def reference(
+    model: PreTrainedModel, inputs: Mapping[str, tuple[torch.Tensor, torch.Tensor]], num_at_a_time: int | None = None
+) -> dict[str, torch.Tensor]:
+    """Returns ids, attention masks and the logits of their tokens, by name.
+
+    Of an input with more than `num_at_a_time` tokens, only some logits are computed, and all hidden states.
+    """
     tensors = {}
     for name, (input_ids, attention_mask) in inputs.items():
         tensors |= {f"{name}.input_ids": input_ids, f"{name}.attention_mask": attention_mask}
         tokens = None
-        if input_ids.numel() > num_at_a_time:
+        if num_at_a_time and input_ids.numel() > num_at_a_time:
             num_tokens = int(attention_mask.sum())
             tokens = torch.linspace(0, num_tokens - 1, min(num_tokens, num_at_a_time)).long()
             hidden = architecture_of(model).encoder(input_ids=input_ids, attention_mask=attention_mask)
@@ -224,7 +252,7 @@ def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -
     return tensors
 
 
-def _padded(row: torch.Tensor, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(row: torch.Tensor, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns token ids and attention mask of a batch of two rows: the whole row, and its first half with padding."""
     half = row.shape[1] // 2
     input_ids, attention_mask = row.repeat(2, 1), torch.ones(2, row.shape[1], dtype=torch.long)
@@ -234,13 +262,13 @@ def _padded(row: torch.Tensor, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.no_grad()
 def _onnx_reference(
-    model: PreTrainedModel, reference: Mapping[str, torch.Tensor], trained: LoadedModel, rows: Rows
+    model: PreTrainedModel, content: Mapping[str, torch.Tensor], trained: LoadedModel, rows: Rows
 ) -> dict[str, torch.Tensor]:
-    """Returns the encoder's outputs for the inputs of the reference, and held-out rows masked as in an evaluation."""
+    """Returns the encoder's outputs for the inputs of the content, and held-out rows masked as in an evaluation."""
     encode, tensors = Embeddings(architecture_of(model).encoder, trained.carried.embedding), {}
-    for name in [key.removesuffix(".input_ids") for key in reference if key.endswith(".input_ids")]:
-        mask = reference[f"{name}.attention_mask"]
-        hidden, *embedding = encode(reference[f"{name}.input_ids"], mask)
+    for name in [key.removesuffix(".input_ids") for key in content if key.endswith(".input_ids")]:
+        mask = content[f"{name}.attention_mask"]
+        hidden, *embedding = encode(content[f"{name}.input_ids"], mask)
         tensors[f"{name}.last_hidden_state"] = hidden[mask == 1]
         tensors |= {f"{name}.sentence_embedding": vectors for vectors in embedding}
     vocabulary = vocabulary_of_pretrained(trained.tokenizer, str(trained.model.name_or_path))
@@ -256,26 +284,3 @@ def _onnx_reference(
         if num_selected >= INT8_SELECTED:
             break
     return tensors
-
-
-def _check(proof: Proof, num_positions: int, is_tied: bool) -> None:
-    """Raises ReleaseError with everything that is wrong."""
-    problems = [f"altered weights {proof.not_carried[:2]}"] if proof.not_carried else []
-    if not proof.largest_difference <= TOLERANCE:
-        problems.append(f"outputs differ by {proof.largest_difference:.2e}")
-    problems += proof.onnx.problems if proof.onnx else []
-    if proof.decoder_is_tied != is_tied:
-        problems.append(f"the decoder is {'not ' if is_tied else ''}tied to the embeddings")
-    if proof.model_max_length != num_positions:
-        problems.append(f"the tokenizer's model_max_length is {proof.model_max_length}, not {num_positions}")
-    check_faithful(asdict(proof), problems)
-
-
-def check_faithful(report: Mapping[str, Any], problems: Sequence[str]) -> None:
-    """Raises ReleaseError if there are problems: these, or others in the report of the process that reloaded it."""
-    weights = [f"{name} weights {report[name][:2]}" for name in ("missing", "unexpected") if report[name]]
-    problems = [*weights, *problems]
-    if report["knows_longmlm"]:
-        problems.append("longmlm was imported in the process that reloaded the export")
-    if problems:
-        raise ReleaseError(f"the model was not released, since its export is not faithful: {'; '.join(problems)}")

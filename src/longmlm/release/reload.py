@@ -1,14 +1,13 @@
 """Script that loads a released folder with plain transformers, without longmlm, and compares it with a reference.
 
-python reload.py FOLDER REFERENCE.safetensors TEXT.txt CODES prints a JSON object about a masked language model, and
-python reload.py FOLDER REFERENCE.safetensors "" CODES AUTO_CLASS one about the fine-tuned model that this class loads.
-CODES is a JSON list of the code on the folder's card.
+python reload.py FOLDER REFERENCE.safetensors AUTO_CLASS TEXT.txt CODES prints a JSON object about the model that this
+class of transformers loads. A masked language model fills in the mask in the text. CODES is a JSON list of the code on
+the folder's card.
 """
 
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+from transformers import AutoTokenizer, pipeline
 
 ENCODER, ENCODER_INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 MLM, MLM_INT8 = "onnx/mlm.onnx", "onnx/mlm_int8.onnx"
@@ -26,18 +25,20 @@ Compute = Callable[..., torch.Tensor]  # of ids, mask and perhaps indices of tok
 
 
 @torch.no_grad()
-def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
+def compare(folder: str, reference: Path, auto_class: str, text: str) -> dict[str, object]:
     """Returns the largest difference of outputs, missing and unexpected weights, and fill-mask's answer on the text."""
-    model, info = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    loader = getattr(transformers, auto_class)
+    model, info = loader.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     tensors = load_file(reference)
     carried = {key.removeprefix(CARRIED): value for key, value in tensors.items() if key.startswith(CARRIED)}
 
     def compute_logits(input_ids: torch.Tensor, attention_mask: torch.Tensor, *tokens: torch.Tensor) -> torch.Tensor:
-        return logits_of(model, input_ids, attention_mask, *tokens, **global_mask(model, input_ids))
+        return logits_of(model, input_ids, attention_mask, *tokens, **(global_mask(model, input_ids) if text else {}))
 
     def compute_states(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        return task_output(model.base_model, input_ids, attention_mask, **global_mask(model, input_ids))
+        found = model.base_model(input_ids=input_ids, attention_mask=attention_mask, **global_mask(model, input_ids))
+        return unpadded(found.last_hidden_state, attention_mask)
 
     model.eval()
     # before the pipeline, which moves the model to a GPU if there is one
@@ -45,13 +46,6 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     if any(key.endswith(".last_hidden_state") for key in tensors):
         states_difference = torch.tensor(largest_difference(compute_states, tensors, "last_hidden_state"))
         difference = torch.maximum(difference, states_difference)  # unlike max, it keeps a NaN
-    onnx = compare_onnx(Path(folder), tensors) if (Path(folder) / MLM).is_file() else None
-    encoded = tokenizer(text, return_tensors="pt")
-    if global_mask(model, encoded["input_ids"]):  # which the pipeline does not pass
-        logits = compute_logits(encoded["input_ids"], encoded["attention_mask"])
-        answer = tokenizer.decode(logits[encoded["input_ids"][0] == tokenizer.mask_token_id].argmax(-1))
-    else:
-        answer = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)[0]["token_str"]
     return {
         "largest_difference": float(difference),
         "missing": sorted(info["missing_keys"]),
@@ -59,44 +53,33 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
         "not_carried": sorted(key for key, value in carried.items() if not is_stored(Path(folder), key, value)),
         "decoder_is_tied": is_tied(model),
         "model_max_length": tokenizer.model_max_length,
-        "text_tokens": encoded["input_ids"].shape[1],
-        "answer": answer,
-        "knows_longmlm": "longmlm" in sys.modules,
-        "onnx": onnx,
-    }
-
-
-@torch.no_grad()
-def compare_task(folder: str, reference: Path, auto_class: str) -> dict[str, object]:
-    """Returns the largest difference of outputs, missing and unexpected weights, and where texts are cut."""
-    loader = getattr(transformers, auto_class)
-    model, info = loader.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    return {
-        "largest_difference": largest_difference(partial(task_output, model.eval()), load_file(reference), "output"),
-        "missing": sorted(info["missing_keys"]),
-        "unexpected": sorted(info["unexpected_keys"]),
         "truncation_side": tokenizer.truncation_side,
-        "num_tokens": tokenizer.model_max_length,
+        "onnx": compare_onnx(Path(folder), tensors) if (Path(folder) / MLM).is_file() else None,
+        **(filled_mask(model, tokenizer, text, compute_logits) if text else {}),
         "knows_longmlm": "longmlm" in sys.modules,
     }
 
 
-def task_output(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, **more: Any) -> torch.Tensor:
-    """Returns the logits of each text, or the logits or hidden states of all tokens that are not padding."""
-    found = model(input_ids=input_ids, attention_mask=attention_mask, **more)
-    return unpadded(found.logits if hasattr(found, "logits") else found.last_hidden_state, attention_mask)
+def filled_mask(model: Any, tokenizer: Any, text: str, compute_logits: Compute) -> dict[str, object]:
+    """Returns how many tokens the text has, and what the model fills in: by itself if it has global tokens."""
+    encoded = tokenizer(text, return_tensors="pt")
+    if global_mask(model, encoded["input_ids"]):  # which the pipeline does not pass
+        logits = compute_logits(encoded["input_ids"], encoded["attention_mask"])
+        answer = tokenizer.decode(logits[encoded["input_ids"][0] == tokenizer.mask_token_id].argmax(-1))
+    else:
+        answer = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)[0]["token_str"]
+    return {"text_tokens": encoded["input_ids"].shape[1], "answer": answer}
 
 
 def logits_of(
     model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, tokens: torch.Tensor | None = None, **more: Any
 ) -> torch.Tensor:
-    """Returns the logits of the tokens that are not padding: of all, or only of those at the indices `tokens`.
+    """Returns the logits of each text, or of the tokens that are not padding: all, or those at the indices `tokens`.
 
     For `tokens`, the encoder returns their hidden states only, so that no logits of others are computed.
     """
     if tokens is None:
-        return task_output(model, input_ids, attention_mask, **more)
+        return unpadded(model(input_ids=input_ids, attention_mask=attention_mask, **more).logits, attention_mask)
 
     def select(_module: object, _inputs: object, output: Any) -> None:
         output.last_hidden_state = unpadded(output.last_hidden_state, attention_mask)[tokens].unsqueeze(0)
@@ -121,9 +104,9 @@ def global_mask(model: Any, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def is_tied(model: Any) -> bool:
-    """Returns whether the model decodes with its embedding, as DeBERTa's head without a decoder of its own does."""
-    decoder, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
-    return decoder is embedding or decoder.shape != embedding.shape
+    """Returns whether the model has no decoder beside its embedding, as DeBERTa's head and a classifier have none."""
+    decoder, embedding = model.get_output_embeddings(), model.get_input_embeddings().weight
+    return decoder is None or decoder.weight is embedding or decoder.weight.shape != embedding.shape
 
 
 def is_stored(folder: Path, key: str, value: torch.Tensor) -> bool:
@@ -208,11 +191,12 @@ def run_codes(folder: str, codes: Sequence[str]) -> None:
         exec(code, {"FOLDER": folder})  # noqa: S102 - from longmlm's templates, without any value
 
 
-if __name__ == "__main__":
-    folder, reference, text, codes, *auto_class = sys.argv[1:]
-    if auto_class:
-        report = compare_task(folder, Path(reference), *auto_class)
-    else:
-        report = compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
+def main(folder: str, reference: str, auto_class: str, text: str, codes: str) -> None:
+    """Compares, runs the code and prints the report."""
+    report = compare(folder, Path(reference), auto_class, Path(text).read_text(encoding="utf-8"))
     run_codes(folder, json.loads(codes))
     print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -8,7 +8,7 @@ and a check passes the folder as data.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from markupsafe import Markup
 
@@ -22,15 +22,7 @@ OPTIONS = {  # of pipelines for fine-tuned models
 }
 
 
-class Words(NamedTuple):
-    """The texts of an example: around a mask, and two to compare."""
-
-    before: Markup
-    after: Markup
-    first: Markup
-    second: Markup
-
-
+WORDS = ("before", "after", "first", "second")  # the texts of an example: around a mask, and two to compare
 EXAMPLES = {  # by language; English for others
     "en": ("This is ", ".", "A short text.", "A longer one."),
     "de": ("Das ist ", ".", "Ein kurzer Text.", "Ein längerer Text."),
@@ -43,7 +35,6 @@ EXAMPLES = {  # by language; English for others
     "ru": ("Это ", ".", "Короткий текст.", "Текст длиннее."),
     "zh": ("今天天气很", "。", "一段短文。", "一段更长的文字。"),
 }
-FENCES = ("```python\n", "```\n")
 
 CodeTemplate = Literal["load_model.md", "load_task.md", "load_longformer.md", "load_sentences.md", "load_onnx.md"]
 
@@ -71,17 +62,19 @@ class LoadingCode:
 
     def on_card(self, address: Address) -> Markup:
         """Returns the block for a card."""
-        name = quoted(address.name)
+        source, revision = quoted(address.name), Markup()
+        if address.revision:
+            revision = Markup(", revision={}").format(quoted(address.revision))
         if address.hub == "ms":
-            return self._rendered(Markup("folder"), address=name, hub=address.hub)
-        revision = Markup(", revision={}").format(quoted(address.revision)) if address.revision else Markup()
-        return self._rendered(name + revision, hub=address.hub)
+            code = self._rendered(Markup("folder"), address=source, hub=address.hub)
+        else:
+            code = self._rendered(source + revision, hub=address.hub)
+        return Markup("```python\n{}```\n").format(code)
 
     @property
     def runnable(self) -> str:
         """The code that loads the model from the folder in the variable FOLDER."""
-        block = str(self._rendered(Markup("FOLDER"), hub="storage")).strip()
-        return block.removeprefix(FENCES[0]).removesuffix(FENCES[1].strip())
+        return str(self._rendered(Markup("FOLDER"), hub="storage")).strip()
 
     def _rendered(self, source: Markup, **where: str) -> Markup:
         """Returns the block, in which `source` is the argument, or the arguments, that name the model."""
@@ -89,5 +82,5 @@ class LoadingCode:
         if self.stride:
             option += Markup(", stride={}").format(self.stride)
         texts = EXAMPLES.get(self.language.partition("-")[0].lower(), EXAMPLES["en"])
-        words = Words(*map(Markup, texts))
+        words = dict(zip(WORDS, map(Markup, texts), strict=True))
         return render(self.template, source=source, task=quoted(self.task), option=option, words=words, **where)

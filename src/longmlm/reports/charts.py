@@ -5,9 +5,11 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from longmlm.escaping import single_line
 from longmlm.temporary import replaced_file
@@ -53,17 +55,16 @@ PALETTE: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")  # of ar
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values at x, with the half-length of their error bars if known; one value without x is a horizontal line.
+    """Values at x, with the lengths of their error bars if known; one value without x is a horizontal line.
 
-    `intervals` are the low and the high end of each value's error bar, where the halves differ.
+    `errors` is one list, or two where the bars below and above the values differ.
     """
 
     name: str
     colour: Colour
     x: Sequence[float]
     values: Sequence[float]
-    errors: Sequence[float] | None = None
-    intervals: Sequence[tuple[float, float]] | None = None
+    errors: Sequence[float] | Sequence[Sequence[float]] | None = None
 
     @property
     def summary(self) -> str:
@@ -73,15 +74,6 @@ class Series:
             return f"{self.name} {first:.4g}"
         extremes = f"(minimum {min(self.values):.4g}, maximum {max(self.values):.4g})"
         return f"{self.name} from {first:.4g} to {others[-1]:.4g} {extremes}"
-
-    @property
-    def bars(self) -> Sequence[Sequence[float]] | Sequence[float] | None:
-        """The lengths of the error bars, as matplotlib takes them."""
-        if self.intervals is None:
-            return self.errors
-        pairs = list(zip(self.values, self.intervals, strict=True))
-        below = [max(0.0, value - low) for value, (low, _) in pairs]
-        return [below, [max(0.0, high - value) for value, (_, high) in pairs]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +102,7 @@ def write_png(chart: Chart, path: Path) -> None:
     """Writes the chart with its title."""
     with _look():
         figure = _draw_chart(chart, WIDE)
-        figure.suptitle(_short(chart.title))
+        figure.suptitle(_label(chart.title))
         with replaced_file(path) as partial:
             figure.savefig(partial, dpi=160, format="png")
 
@@ -143,40 +135,28 @@ def _look(**more: str) -> Iterator[None]:
         yield
 
 
-def _with_short_names(chart: Chart) -> Chart:
-    """Returns the chart with names of one short line; matplotlib leaves one that starts with _ out of the legend."""
-    names = [_short(series.name) for series in chart.series]
-    shown = [f" {name}" if name.startswith("_") else name for name in names]
-    return replace(
-        chart,
-        axes_titles=(_short(chart.axes_titles[0]), _short(chart.axes_titles[1])),
-        series=[replace(series, name=name) for series, name in zip(chart.series, shown, strict=True)],
-        ticks=[_short(tick, MAX_TICK_CHARACTERS) for tick in chart.ticks],
-        border=chart.border and (chart.border[0], _short(chart.border[1])),
-    )
-
-
-def _short(text: str, max_characters: int = MAX_CHARACTERS) -> str:
+def _label(text: str, max_characters: int = MAX_CHARACTERS) -> str:
+    """Returns a text as one short line; matplotlib leaves a name that starts with _ out of the legend."""
     line = single_line(text)
-    return line if len(line) <= max_characters else f"{line[: max_characters - 1]}…"
+    short = line if len(line) <= max_characters else f"{line[: max_characters - 1]}…"
+    return f" {short}" if short.startswith("_") else short
 
 
 def _draw_chart(chart: Chart, size: tuple[float, float]) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-    chart = _with_short_names(chart)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     if chart.ticks:
         every = -(-len(chart.ticks) // (2 * MAX_TICKS[size]))
-        labels = [label if index % every == 0 else "" for index, label in enumerate(chart.ticks)]
-        if len(chart.ticks) > MAX_TICKS[size]:
-            axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right", rotation_mode="anchor")
-        else:
-            axes.set_xticks(range(len(labels)), labels)
-        axes.set_xlim(-0.6, len(labels) - 0.4)
+        ticks = [
+            _label(tick, MAX_TICK_CHARACTERS) if index % every == 0 else "" for index, tick in enumerate(chart.ticks)
+        ]
+        slant: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(range(len(ticks)), ticks, **(slant if len(ticks) > MAX_TICKS[size] else {}))
+        axes.set_xlim(-0.6, len(ticks) - 0.4)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(MAX_TICKS[size], integer=True))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -184,9 +164,9 @@ def _draw_chart(chart: Chart, size: tuple[float, float]) -> "Figure":
         _draw_series(axes, chart, series, number)
     if chart.border:
         x, label = chart.border
-        axes.axvline(x, color=COLOURS["faint"], linestyle=":", linewidth=1.2, label=label)
+        axes.axvline(x, color=COLOURS["faint"], linestyle=":", linewidth=1.2, label=_label(label))
     _limit(axes, chart)
-    axes.set(xlabel=chart.axes_titles[0], ylabel=chart.axes_titles[1])
+    axes.set(xlabel=_label(chart.axes_titles[0]), ylabel=_label(chart.axes_titles[1]))
     axes.grid(axis="y", color=COLOURS["line"], linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -208,24 +188,22 @@ def _limit(axes: "Axes", chart: Chart) -> None:
 
 def _draw_series(axes: "Axes", chart: Chart, series: Series, number: int) -> None:
     """Draws one series; points and bars of several series are drawn side by side."""
-    colour, label, marker = COLOURS[series.colour], series.name, MARKERS[number % len(MARKERS)]
-    values, errors = series.values, series.errors
-    points = {"marker": marker, "color": colour, "label": label, "markersize": 5, "capsize": 3, "linewidth": 1.4}
-    points["clip_on"] = False  # a marker at the end of an axis is drawn whole
+    colour, label, values = COLOURS[series.colour], _label(series.name), series.values
+    marker = MARKERS[number % len(MARKERS)]
     if not series.x:
         axes.axhline(values[0], linestyle=("--", "-.")[number % 2], linewidth=1.5, color=colour, label=label)
     elif chart.look == "lines":
         size = 4 if len(values) <= SPARSE else 2
         axes.plot(series.x, values, linewidth=1.6, marker=marker, markersize=size, color=colour, label=label)
-        if errors:
-            low = [value - error for value, error in zip(values, errors, strict=True)]
-            high = [value + error for value, error in zip(values, errors, strict=True)]
-            axes.fill_between(series.x, low, high, color=colour, alpha=0.18, linewidth=0)
+        if series.errors:
+            band = np.asarray([[-1.0], [1.0]]) * series.errors + values
+            axes.fill_between(series.x, *band, color=colour, alpha=0.18, linewidth=0)
     else:
         width = 0.8 / len(chart.series) if chart.look == "bars" else 0.09
         shift = width * (number - (len(chart.series) - 1) / 2)
         shifted = [x + shift for x in series.x]
         if chart.look == "bars":
             axes.bar(shifted, values, 0.92 * width, color=colour, label=label)
-        else:
-            axes.errorbar(shifted, values, yerr=series.bars, **points)
+        else:  # without clipping, a marker at the end of an axis is drawn whole
+            look: dict[str, Any] = {"marker": marker, "markersize": 5, "capsize": 3, "linewidth": 1.4, "clip_on": False}
+            axes.errorbar(shifted, values, yerr=series.errors, color=colour, label=label, **look)

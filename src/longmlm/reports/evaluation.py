@@ -4,15 +4,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from huggingface_hub.constants import REPOCARD_NAME
+
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Accuracy, block_names, within_error
 from longmlm.artifacts.artifact import PAGE_FILE
-from longmlm.artifacts.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, VIEW_NAMES, Evaluation, ViewName
+from longmlm.artifacts.evaluation import (
+    BLOCKS_PICTURE,
+    RECOVERY_PICTURE,
+    VIEW_NAMES,
+    Evaluation,
+    ViewName,
+    read_evaluation,
+)
+from longmlm.artifacts.metrics import MetricsFile
 from longmlm.errors import counted
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import Head, Section, Tile, page, public_path, write_page
 from longmlm.reports.tables import Table, difference_text, signed
+from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.pretrain import number_format
+from longmlm.settings.results import result_of
 
 EXPLANATIONS: dict[ViewName, str] = {
     "base_cut": "base model, rows cut to its length",
@@ -52,15 +64,12 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
             " The base model reads only the first block; in chunks it reads the others too, but without the text "
             "before each chunk."
         )
+    finer = "The same at a finer resolution. Shaded areas show two standard errors."
     sections = [
         Section("Accuracy", _caption(evaluation), accuracy_table(evaluation)),
         Section("What the columns mean", "", _explanations(evaluation)),
         Section("By block of positions", bars, _blocks_chart(evaluation)),
-        Section(
-            "By position",
-            "The same at a finer resolution. Shaded areas show two standard errors.",
-            _positions_chart(evaluation),
-        ),
+        Section("By position", finer, _positions_chart(evaluation)),
     ]
     if evaluation.gains:
         text = (
@@ -106,16 +115,11 @@ def accuracy_table(evaluation: Evaluation) -> Table:
 
 def gains_table(evaluation: Evaluation) -> Table:
     """Returns a line per offset in the document: both accuracies, and what the longer context gains."""
-    lines = [
-        [
-            f"{gain.first:,}–{gain.last:,}",
-            f"{gain.long_after.num_selected:,}",
-            _percent(gain.base_windows),
-            _percent(gain.long_after),
-            difference_text(gain.gain),
-        ]
-        for gain in evaluation.gains
-    ]
+    lines = []
+    for gain in evaluation.gains:
+        sides = [_percent(gain.base_windows), _percent(gain.long_after)]
+        number = f"{gain.long_after.num_selected:,}"
+        lines.append([f"{gain.first:,}–{gain.last:,}", number, *sides, difference_text(gain.gain)])
     return Table(["tokens into the document", "selected", "base_windows", "long_after", "gain"], lines)
 
 
@@ -254,3 +258,34 @@ def _recovery_text(evaluation: Evaluation) -> str:
         "Horizontal lines show the base model: base_cut as the run measured it on its own held-out rows, base_windows "
         f"as in the table.{recovered}"
     )
+
+
+def summary(config: ResolvedPipeline) -> str:
+    """Returns what was found in a sentence, the paths of the page and the release, and what to do next."""
+    evaluation = None
+    if config.evaluate and "evaluate" in config.stages:
+        folder = result_of(config.evaluate)
+        evaluation = read_evaluation(folder / Evaluation.FILE)
+        lines = [finding(evaluation), f"page: {folder / PAGE_FILE}"]
+    else:
+        measured = [
+            (line.step, line.held_out.whole.accuracy) for line in MetricsFile(result_of(config.pretrain)).evaluations()
+        ]
+        lines = [f"held-out accuracy at step {step}: {found:.2f} %" for step, found in measured if found is not None]
+        lines = lines[:: max(1, len(lines) - 1)]  # before and after training
+    released = [f"released: {result_of(config.release)}"] if "release" in config.stages else []
+    return "\n".join([*lines, *released, *_next_steps(config, evaluation)])
+
+
+def _next_steps(config: ResolvedPipeline, evaluation: Evaluation | None) -> list[str]:
+    """Returns what to do next: train longer, release, or publish."""
+    if evaluation is not None and evaluation.is_recovered is False:
+        run = result_of(config.pretrain)
+        return [f"next: to train longer, set pretrain.start.checkpoint = {str(run)!r} and another output"]
+    if "release" not in config.stages:
+        return ["next: to make a release, run the same pipeline without until"]
+    if config.release.publish is None:
+        card = result_of(config.release) / REPOCARD_NAME
+        pipeline = f"{config.output}/pipeline.toml"
+        return [f"next: read {card}, then publish: longmlm release {pipeline} --publish hf:OWNER/NAME"]
+    return []

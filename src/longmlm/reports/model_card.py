@@ -1,6 +1,5 @@
-"""The model card of a release: facts from the files of checkpoint, base model and rows, and README.md made of them."""
+"""The cards of released models: README.md from the files of checkpoint, base model, rows and evaluation."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,11 @@ from markupsafe import Markup
 
 from longmlm.artifacts.accuracy import within_error
 from longmlm.artifacts.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, Evaluation
-from longmlm.artifacts.provenance import ModelSource, Provenance, TrainingRecord
+from longmlm.artifacts.fine_tuned import FineTuned
+from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.rows import RowsManifest
-from longmlm.errors import (
-    ArtifactError,
-    counted,
-)
-from longmlm.escaping import author_markdown, markdown, markdown_code, markup, single_line
+from longmlm.errors import ArtifactError
+from longmlm.escaping import author_markdown, markup, single_line
 from longmlm.hubs.licences import Licence
 from longmlm.reports.card_code import Address, CodeTemplate, LoadingCode
 from longmlm.reports.evaluation import accuracy_table, explanation, short_text_finding
@@ -26,7 +23,13 @@ from longmlm.reports.tables import Table, markdown_table
 from longmlm.settings.prepare import RowsCard
 from longmlm.settings.pretrain import number_format
 from longmlm.settings.release import ReleaseCard
+from longmlm.settings.tables import leaves
 from longmlm.training.run_folder import read_state
+
+PIPELINE_TASKS = {
+    "AutoModelForSequenceClassification": "text-classification",
+    "AutoModelForTokenClassification": "token-classification",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +65,47 @@ class CardFacts:
     @property
     def codes(self) -> tuple[LoadingCode, ...]:
         """The code on the card: for the MLM model, and for sentence vectors and ONNX files if it has them."""
-        has: dict[CodeTemplate, bool] = {
-            "load_longformer.md": self.num_global_tokens > 0,
-            "load_model.md": not self.num_global_tokens,
-            "load_sentences.md": bool(self.modules),
-            "load_onnx.md": self.has_onnx,
-        }
-        return tuple(LoadingCode(template, language=self.language) for template, is_there in has.items() if is_there)
+        templates: list[CodeTemplate] = ["load_longformer.md" if self.num_global_tokens else "load_model.md"]
+        if self.modules:
+            templates.append("load_sentences.md")
+        if self.has_onnx:
+            templates.append("load_onnx.md")
+        return tuple(LoadingCode(template, language=self.language) for template in templates)
 
 
 def model_card(card: ReleaseCard, facts: CardFacts) -> str:
-    """Returns README.md."""
+    """Returns README.md of a masked language model."""
     evaluation, training, trained = facts.evaluation, facts.training, facts.provenance.trained
     assert trained is not None  # checked before a release
     accuracy = trained.exported_accuracy
     if accuracy is None:
         accuracy = evaluation.accuracy("long_after") if evaluation else trained.accuracy
     base_cut = evaluation.accuracy("base_cut") if evaluation else training.base_cut
+    recovery = evaluation.recovery if evaluation else None
+    if recovery and accuracy is not None and base_cut is not None:
+        recovery = replace(recovery, points=accuracy - base_cut)
+    tags = ["masked-lm"] + ["long-context"] * bool(facts.provenance.extension)
     text = render(
         "model_card.md",
-        metadata=_metadata(card, facts, accuracy),
+        metadata=_metadata(
+            card,
+            facts.licence,
+            facts.provenance,
+            language=languages(card, facts.rows),
+            pipeline_tag="fill-mask",
+            datasets=datasets(facts.rows) or None,
+            tags=tags + ["sentence-transformers"] * bool(facts.modules),
+            eval_results=None if accuracy is None else [_held_out_result(card, accuracy)],
+        ),
         card=card,
         languages=languages(card, facts.rows),
         facts=facts,
-        lead=_lead(facts.provenance),
         codes={code.template: code.on_card(facts.address) for code in facts.codes},
         accuracy=accuracy,
         base_cut=base_cut,
-        findings=[] if accuracy is None or base_cut is None else _findings(facts, accuracy, base_cut),
+        recovery=recovery,
+        within=within_error(recovery),
+        short_texts=evaluation and short_text_finding(evaluation),
         explanation=evaluation and explanation(evaluation),
         accuracy_table=evaluation and markdown_table(accuracy_table(evaluation)),
         blocks_picture=BLOCKS_PICTURE,
@@ -102,63 +118,40 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
     return str(text)
 
 
-def _lead(provenance: Provenance) -> Markup:
-    """Returns in a sentence or two what the model was made from and trained on."""
-    trained, extension, added = provenance.trained, provenance.extension, provenance.added_tokens
-    assert trained is not None
-    source = added.base if added else provenance.started_from
-    if extension:
-        made = (
-            f"{_named(extension.base)}, extended from {extension.base_positions} trained positions to "
-            f"{extension.num_positions} with longmlm ({markdown(extension.description)}), then pretrained"
-        )
-    else:
-        made = (
-            f"{_named(source)}, pretrained further with longmlm" if source else "Pretrained from scratch with longmlm"
-        )
-    lead = f"{made} on rows of {trained.row_length} tokens: {_amount(trained, ', ')}"
-    lead += "".join(f", after {_amount(earlier, ' on ')} in an earlier run" for earlier in provenance.trained_before)
-    tokens = f" {counted(added.num_added, 'new token')} for domain terms in its vocabulary." if added else ""
-    return markup(f"{lead}.{tokens}")
+def task_card(card: ReleaseCard, tuned: FineTuned, provenance: Provenance, licence: Licence, code: Markup) -> str:
+    """Returns README.md of a fine-tuned model; `code` is the block that loads it."""
+    task = PIPELINE_TASKS[tuned.auto_class]
+    result = EvalResult(
+        task_type=task,
+        dataset_type="test-documents",
+        dataset_name=f"test documents of {', '.join(card.data or tuned.data)}",
+        metric_type=tuned.metric.replace(" ", "_").lower(),
+        metric_name=f"{tuned.metric} (%)",
+        metric_value=round(tuned.score, 2),
+    )
+    text = render(
+        "task_card.md",
+        metadata=_metadata(
+            card,
+            licence,
+            provenance,
+            language=list(card.languages) or None,
+            pipeline_tag=task,
+            tags=["long-context"] if provenance.extension else None,
+            eval_results=[result],
+        ),
+        card=card,
+        code=code,
+        licence=licence,
+        provenance=provenance,
+        parts={name: markup(getattr(tuned, name)) for name in ("about", "reading", "scores", "training", "comparison")},
+        data=author_lines(card) or [f"{name} (licence not stated)" for name in tuned.data],
+    )
+    return str(text)
 
 
-def _named(source: ModelSource) -> str:
-    revision = f" (revision {markdown(source.revision)})" if source.revision else ""
-    return f"{markdown_code(source.public_name)}{revision}"
-
-
-def _amount(trained: TrainingRecord, between: str) -> str:
-    return f"{counted(trained.steps, 'step')}{between}{counted(trained.tokens, 'token')}"
-
-
-def _findings(facts: CardFacts, accuracy: float, base_cut: float) -> list[Markup]:
-    """Returns whether the base model's accuracy was recovered, and what became of short texts; in bold what is bad."""
-    evaluation, findings = facts.evaluation, []
-    recovery = evaluation.recovery if evaluation else None
-    if recovery and facts.provenance.trained and facts.provenance.trained.exported_accuracy is not None:
-        recovery = replace(recovery, points=accuracy - base_cut)
-    if accuracy < base_cut:
-        compared = f"; its accuracy is {recovery.compared_with('that of the base model')}" if recovery else ""
-        text = (
-            f"Not recovered{within_error(recovery)}: on whole rows this model predicts fewer masked tokens correctly "
-            f"than its base model on rows cut to the base model's length{compared}."
-        )
-        findings.append(markup(f"**{markdown(text)}**"))
-    elif recovery and facts.provenance.extension:
-        compared = recovery.compared_with("that of the base model on rows cut to the base model's length")
-        findings.append(markdown(f"Recovered{within_error(recovery)}: on whole rows the accuracy is {compared}."))
-    if evaluation and (short := short_text_finding(evaluation)):
-        findings.append(markup(f"**{markdown(short)}**") if evaluation.is_worse_on_short_texts else markdown(short))
-    return findings
-
-
-def _duration(seconds: float) -> str:
-    unit, size = next((unit for unit in (("hours", 3600), ("minutes", 60)) if seconds >= unit[1]), ("seconds", 1))
-    return f"{seconds / size:,.1f} {unit}"
-
-
-def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> Markup:
-    result = accuracy is not None and EvalResult(
+def _held_out_result(card: ReleaseCard, accuracy: float) -> EvalResult:
+    return EvalResult(
         task_type="fill-mask",
         dataset_type="held-out-rows",
         dataset_name=f"held-out documents of {', '.join(card.data) or 'the corpus'}",
@@ -166,24 +159,9 @@ def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> Ma
         metric_name="masked-token accuracy (%)",
         metric_value=round(accuracy, 2),
     )
-    return metadata(
-        card,
-        facts.licence,
-        facts.provenance,
-        language=languages(card, facts.rows),
-        library_name="transformers",
-        pipeline_tag="fill-mask",
-        datasets=datasets(facts.rows) or None,
-        tags=[
-            "masked-lm",
-            *(["long-context"] if facts.provenance.extension else []),
-            *(["sentence-transformers"] if facts.modules else []),
-        ],
-        eval_results=[result] if result else None,
-    )
 
 
-def metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, **fields: Any) -> Markup:
+def _metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, **fields: Any) -> Markup:
     """Returns the card's YAML metadata for hubs: licence, base model, title and the given `fields`."""
     source = provenance.source
     return front_matter(
@@ -193,8 +171,14 @@ def metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, **fiel
         license_link=licence.link,
         base_model=source.name if source and source.revision else None,
         model_name=card.title,
+        library_name="transformers",
         **fields,
     )
+
+
+def _duration(seconds: float) -> str:
+    unit, size = next((unit for unit in (("hours", 3600), ("minutes", 60)) if seconds >= unit[1]), ("seconds", 1))
+    return f"{seconds / size:,.1f} {unit}"
 
 
 def training_of(checkpoint: Path) -> Training:
@@ -203,18 +187,11 @@ def training_of(checkpoint: Path) -> Training:
         saved = read_state(checkpoint)
     except ArtifactError:
         return Training()
-    settings = dict(_flat({**asdict(saved.recipe), "held_out": None}))
+    recipe = leaves({**asdict(saved.recipe), "held_out": None})
+    settings = {name: str(value) for name, value in recipe if value is not None}
     if saved.precision and settings["precision"] == "auto":
         settings["precision"] = f"{number_format(saved.precision)} (auto)"
     return Training(settings, saved.state.training_seconds, saved.state.base_cut)
-
-
-def _flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield prefix + key, str(value)
 
 
 def datasets(rows: RowsManifest) -> list[str]:
@@ -230,7 +207,7 @@ def author_lines(card: ReleaseCard | RowsCard) -> list[Markup]:
 
 def languages(card: ReleaseCard, rows: RowsManifest) -> list[str]:
     """Returns the languages that the card names, or else those of the rows' sources."""
-    return list(card.languages) or list(dict.fromkeys(source.language for source in rows.plan.sources))
+    return list(card.languages or dict.fromkeys(source.language for source in rows.plan.sources))
 
 
 def corpora(rows: RowsManifest) -> list[str]:

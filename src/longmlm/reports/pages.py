@@ -6,12 +6,13 @@ Markdown of their template, except Markup.
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import tomli_w
-from huggingface_hub import CardData, EvalResult
+from huggingface_hub import CardData
+from huggingface_hub.utils import yaml_dump
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -21,7 +22,7 @@ from longmlm.escaping import author_markdown, markdown, markdown_code, markup, p
 from longmlm.folders import write_text
 from longmlm.hubs.transfers import redact
 from longmlm.reports.charts import NARROW, WIDE, Chart, svg
-from longmlm.reports.tables import Table, signed
+from longmlm.reports.tables import Table
 from longmlm.settings.publishing import redacted_address
 from longmlm.settings.shipped import bundled_name
 
@@ -99,12 +100,12 @@ def write_page(text: str, path: Path) -> None:
         write_text(path, text)
 
 
-def front_matter(kind: type[CardData], **fields: object) -> Markup:
+def front_matter(kind: type[CardData], **fields: Any) -> Markup:
     """Returns the metadata of a card as YAML in which every text is one line."""
-    return markup(kind(**_in_single_lines(fields)).to_yaml())
+    return markup(yaml_dump(_in_single_lines(kind(**fields).to_dict()), sort_keys=False).strip())
 
 
-def _in_single_lines(value: Any) -> Any:  # of any type that metadata has
+def _in_single_lines(value: Any) -> Any:  # of any type that YAML has
     match value:
         case str():
             return single_line(value)
@@ -112,8 +113,6 @@ def _in_single_lines(value: Any) -> Any:  # of any type that metadata has
             return {key: _in_single_lines(item) for key, item in value.items()}
         case list():
             return [_in_single_lines(item) for item in value]
-        case EvalResult():
-            return replace(value, **_in_single_lines(vars(value)))
     return value
 
 
@@ -134,12 +133,8 @@ def _environment(suffix: str) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["author"] = author_markdown
-    environment.filters["code"] = markdown_code
-    environment.filters["printable"] = printable
-    environment.filters["visible"] = _visible
-    environment.filters["signed"] = signed
-    environment.filters["counted"] = cast(Any, counted)
+    filters: dict[str, Any] = {"author": author_markdown, "code": markdown_code, "counted": counted}
+    environment.filters.update({**filters, "printable": printable, "visible": _visible})
     return environment
 
 

@@ -12,7 +12,7 @@ from longmlm.model.extension import ExtensionReport, write_extension
 from longmlm.model.families import planned_extension
 from longmlm.model.loading import load_model
 from longmlm.model.terms import read_terms
-from longmlm.release.longformer import longformer_problem
+from longmlm.release.export import longformer_problem
 from longmlm.settings.extend import ExtendConfig
 
 

@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-from longmlm.artifacts.fine_tuned import MODEL, fine_tuned_folder
-from longmlm.artifacts.provenance import read_provenance
+from longmlm.artifacts.fine_tuned import fine_tuned_folder
 from longmlm.errors import ReleaseError
 from longmlm.folders import read_manifest, unlisted_note
-from longmlm.hubs.licences import check_licence
 from longmlm.hubs.publish import check_can_publish, publish
-from longmlm.release.build import ReleaseSettings, open_source, write_release
+from longmlm.release.build import ReleaseSettings, write_release
 from longmlm.release.task import check_task_recipe, write_task_release
 from longmlm.runnable import check_has_rows, check_onnx_installed
 from longmlm.settings.release import ReleaseConfig
@@ -39,11 +37,7 @@ def release(config: ReleaseConfig) -> None:
 def release_language_model(config: ReleaseConfig, settings: ReleaseSettings) -> list[str]:
     """Writes a masked language model's release; returns what was verified, and nothing if it is already there."""
     model, rows = Path(model_or_best_checkpoint(config.model)), check_has_rows(config)
-    source = open_source(model, rows, config.evaluation, config.recipe)
-    if settings.target and settings.target.is_hub:
-        check_licence(config.card, source.provenance)
-    proof = write_release(source, settings)
-    return proof.summary if proof else []
+    return write_release(model, rows, config.evaluation, settings)
 
 
 def release_task_model(config: ReleaseConfig, folder: Path, settings: ReleaseSettings) -> list[str]:
@@ -52,8 +46,6 @@ def release_task_model(config: ReleaseConfig, folder: Path, settings: ReleaseSet
     for name in ("rows", "evaluation"):
         if getattr(config, name):
             raise ReleaseError(f"{name} is for masked language models: remove it to release a fine-tuned model")
-    if settings.target and settings.target.is_hub:
-        check_licence(settings.card, read_provenance(folder / MODEL))
     return write_task_release(folder, settings)
 
 

@@ -19,7 +19,7 @@ from longmlm.errors import DataError, ModelError
 from longmlm.folders import write_text
 from longmlm.planning.size import planned_sizes
 from longmlm.processes import exclusive_lock
-from longmlm.reports.outcome import summary
+from longmlm.reports.evaluation import summary
 from longmlm.runtime.children import run_child
 from longmlm.runtime.launch_command import launch_command, search_path
 from longmlm.runtime.signals import stopped_by
