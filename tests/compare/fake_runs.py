@@ -12,7 +12,7 @@ from longmlm.artifacts.accuracy import Accuracy, Measured
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, MetricsFile
 from longmlm.artifacts.run import RunSummary, TrainState
-from longmlm.compare import planned, running
+from longmlm.compare import command, planned
 from longmlm.compare.command import compare
 from longmlm.compare.comparison import Comparison
 from longmlm.compare.settings import ComparedPipeline
@@ -53,9 +53,9 @@ class FakeRuns:
         self.stopped_at: int | None = None
         monkeypatch.setattr("longmlm.runtime.trials.run_child", self.run_child)
         for name in ("check_inputs", "check_text"):  # the pipelines name no real model or text
-            monkeypatch.setattr(running, name, lambda _: None)
+            monkeypatch.setattr(command, name, lambda _: None)
         monkeypatch.setattr(planned, "read_rows_manifest", lambda _: SimpleNamespace(sha256=self.rows))
-        monkeypatch.setattr(running, "write_comparison", self.write_record)  # the charts take a second
+        monkeypatch.setattr(command, "write_comparison", self.write_record)  # the charts take a second
 
     @staticmethod
     def write_record(comparison: Comparison, folder: Path, made_by: str) -> None:

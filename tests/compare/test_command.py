@@ -1,14 +1,12 @@
 """Which trials of a comparison run, are resumed, skipped, made anew and reported. No trial is really trained."""
 
-import json
 import shutil
-import tomllib
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from longmlm.compare import running
+from longmlm.compare import command
 from longmlm.errors import ConfigError, TrainingError
 from longmlm.settings.pipeline import ResolvedPipeline
 from tests.compare.fake_runs import FakeRuns, best_file, compared, settings
@@ -187,7 +185,7 @@ def test_a_finished_trial_that_cannot_run_again_keeps_its_result(
     mine: str, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared(mine)
-    monkeypatch.setattr(running, "check_inputs", raising := Mock(side_effect=ConfigError("no such model")))
+    monkeypatch.setattr(command, "check_inputs", raising := Mock(side_effect=ConfigError("no such model")))
     assert compared(mine).trials
     with pytest.raises(ConfigError, match="no such model"):
         compared(mine, overlay("[pretrain.recipe]\nweight_decay = 0.1\n"))
@@ -265,17 +263,3 @@ def test_a_wrong_arm_is_refused_before_any_trial(mine: str, runs: FakeRuns) -> N
     with pytest.raises(ConfigError, match=r"arm other: extend\.recipe\.initialisation"):
         compared(mine, wrong)
     assert runs.started == []
-
-
-def test_the_record_is_json_with_all_trials(mine: str, runs: FakeRuns) -> None:
-    compared(mine)
-    content = json.loads(Path("out/compare/comparison.json").read_text(encoding="utf-8"))
-    assert {key: content[key] for key in ("format", "model", "row_length", "baseline")} == {
-        "format": 1,
-        "model": "owner/base",
-        "row_length": 64,
-        "baseline": "hierarchical",
-    }
-    assert [len(trial["curve"]) for trial in content["trials"]] == [2, 2]
-    assert {trial["rows_sha256"] for trial in content["trials"]} == {"of the text"}
-    assert tomllib.loads(Path("out/compare/trials", FIRST[0], "trial.toml").read_text())["length"] == 64

@@ -8,8 +8,7 @@ import pytest
 
 from longmlm.artifacts.accuracy import Accuracy, Measured, paired_difference
 from longmlm.artifacts.metrics import EvaluationMetrics
-from longmlm.compare.comparison import Arm, Comparison, student_cdf
-from longmlm.compare.trial import FailedTrial, Trial, mean_gain
+from longmlm.compare.comparison import Arm, Comparison, FailedTrial, Trial, mean_gain, student_cdf
 from longmlm.settings.masking import HeldOut
 
 

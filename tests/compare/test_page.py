@@ -7,7 +7,7 @@ import pytest
 
 from longmlm.artifacts.accuracy import Accuracy, Measured
 from longmlm.artifacts.metrics import EvaluationMetrics
-from longmlm.compare.comparison import Arm, Comparison
+from longmlm.compare.comparison import Arm, Comparison, FailedTrial, Trial
 from longmlm.compare.page import (
     BLOCKS_PICTURE,
     RECOVERY_PICTURE,
@@ -21,7 +21,6 @@ from longmlm.compare.page import (
     trials_table,
     write_comparison,
 )
-from longmlm.compare.trial import FailedTrial, Trial
 from tests.support.foreign import HOSTILE, PLAIN, page_structure, with_text
 
 

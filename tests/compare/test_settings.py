@@ -9,7 +9,6 @@ from longmlm.artifacts.artifact import to_toml
 from longmlm.compare import command
 from longmlm.compare.comparison import Arm, Comparison
 from longmlm.compare.planned import FOLDER, variant
-from longmlm.compare.running import RunningComparison
 from longmlm.compare.settings import ComparedPipeline, CompareSettings
 from longmlm.config import read
 from longmlm.errors import ConfigError
@@ -105,7 +104,7 @@ def test_a_comparison_publishes_nothing_and_writes_no_secret(monkeypatch: pytest
     assert "publish" not in trial.files[TRIAL]
     comparison = Comparison(model="m", row_length=64, baseline="a")
     monkeypatch.setattr(Comparison, "arms", lambda _: [Arm(name="a", values={}, trials=())])
-    monkeypatch.setattr(RunningComparison, "run_all", lambda _: comparison)
+    monkeypatch.setattr(command.RunningComparison, "run_all", lambda _: comparison)
     monkeypatch.setattr(command, "finding", lambda _: "")
     monkeypatch.setattr(command, "arms_table", lambda _: Table(["arm"], [["a"]]))
     command.compare(config)

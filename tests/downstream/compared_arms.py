@@ -8,7 +8,6 @@ from longmlm.downstream.artifacts import (
     DownstreamTrial,
     LabelledSpan,
     Prediction,
-    TrialCost,
 )
 from longmlm.downstream.comparison import compared
 from longmlm.downstream.settings import Arm
@@ -16,7 +15,6 @@ from longmlm.downstream.settings import Arm
 LABELS = ("no", "yes")
 CLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 80 + [0] * 20}
 UNCLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 57 + [0] * 3 + [1] * 5 + [0] * 35}
-COST = TrialCost(train_seconds=10.0, documents_per_second=4.0, peak_memory_bytes=10**9, num_parameters=10**7)
 
 
 def trial(arm: str, correct: Sequence[int], seed: int = 1, fold: int = 0, **values: float) -> DownstreamTrial:
@@ -38,7 +36,7 @@ def trial_of(
     arm: str, predictions: tuple[Prediction, ...], dev_scores: tuple[float, ...] = (50.0,), **more: object
 ) -> DownstreamTrial:
     facts = {"values": {}, "seed": 1, "fold": 0, "num_untested": 0, **more}
-    return DownstreamTrial(arm=arm, dev_scores=dev_scores, predictions=predictions, cost=COST, **facts)
+    return DownstreamTrial(arm=arm, dev_scores=dev_scores, predictions=predictions, **facts)
 
 
 def task(arms: Sequence[str], **changed: object) -> ComparedTask:

@@ -10,12 +10,11 @@ from longmlm.artifacts.fine_tuned import MODEL
 from longmlm.config import read
 from longmlm.downstream import command
 from longmlm.downstream.artifacts import DownstreamComparison, DownstreamTrial, Prediction
-from longmlm.downstream.card import write_fine_tuned
 from longmlm.downstream.documents import read_labelled
+from longmlm.downstream.page import write_fine_tuned
 from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.runtime import trials as engine
 from longmlm.runtime.trials import TRIAL
-from tests.downstream.compared_arms import COST
 
 
 class FakeTrials:
@@ -58,7 +57,6 @@ class FakeTrials:
             dev_scores=(70.0, score, 60.0),
             predictions=(Prediction(document="a", unit="a", labels=("sea",), predicted=("sea",)),),
             num_untested=0,
-            cost=COST,
         )
         write_fine_tuned(folder, trial, read_labelled(trial.task), result, 64)
         artifact.write(folder / DownstreamTrial.FILE, result)

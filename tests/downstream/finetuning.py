@@ -11,11 +11,11 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.artifact import to_toml
 from longmlm.downstream.artifacts import DownstreamTrial
 from longmlm.downstream.documents import read_labelled
-from longmlm.downstream.planned import TrialConfig, documents_sha256
+from longmlm.downstream.planned import TrialConfig
 from longmlm.downstream.settings import Arm, FinetuneRuntime, LabelledData, LabelledTask, Tuning
 from longmlm.downstream.trial import run_trial
 from longmlm.runtime.trials import TRIAL
-from tests.downstream.learnable import labelled_file, separable_file
+from tests.downstream.labelled import labelled_file, separable_file
 from tests.support.tiny import tiny_folder, with_fresh_process_state
 
 LENGTH = 24  # of a window, special tokens included
@@ -62,7 +62,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def finetuned(config: TrialConfig, name: str = "trial") -> Path:
         folder = tmp_path / name
-        sha256 = config.documents_sha256 or documents_sha256(read_labelled(config.task))
+        sha256 = config.documents_sha256 or read_labelled(config.task).sha256
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TRIAL).write_text(to_toml(replace(config, documents_sha256=sha256)), encoding="utf-8")
         with_fresh_process_state()

@@ -1,6 +1,7 @@
-"""Files of labelled records, and what is read from them."""
+"""Labelled records in files: two classes that words tell apart, documents that a tiny model can learn, and faults."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,12 @@ from longmlm.downstream.documents import LabelledCorpus, read_labelled
 from longmlm.downstream.settings import LabelledData, LabelledTask, TaskKind
 
 Records = list[dict[str, Any]]
+
+WORDS = {"sea": "harbour sailor tide anchor wave", "land": "meadow farmer plough barn orchard"}
+FILLER = "The people of this story walked on and talked about many things that had happened before. "
+CUES = {"blue": "water", "red": "house"}  # the word that gives the label away
+FILLERS = ("the", "and", "was", "that", "with", "have")
+NUM_CUES = 4  # in a document
 
 
 def json_bytes(records: Records) -> bytes:
@@ -30,3 +37,50 @@ def labelled(*labels: Any) -> Records:
 def reasons(corpus: LabelledCorpus) -> list[str]:
     """Returns why records were set aside."""
     return [item.reason for item in corpus.set_aside]
+
+
+def two_classes(num_documents: int) -> Records:
+    """Returns documents of about 220 tokens, every other one with the same label, by their first and last words."""
+    labels = [list(WORDS)[number % 2] for number in range(num_documents)]
+    return [
+        {"id": f"d{number}", "text": f"{WORDS[label]} {number}. {FILLER * 10}{WORDS[label]}.", "label": label}
+        for number, label in enumerate(labels)
+    ]
+
+
+def separable_file(path: Path, num_documents: int = 120, num_words: int = 4, is_multilabel: bool = False) -> Path:
+    """Writes documents, each with the cue of its label at random places among other words, and returns the path.
+
+    With several labels per document, each document has one or both.
+    """
+    drawn, records = random.Random(0), []
+    for number in range(num_documents):
+        names = [
+            name
+            for place, name in enumerate(CUES)
+            if (number % 3 in (place, 2) if is_multilabel else number % 2 == place)
+        ]
+        words = [drawn.choice(FILLERS) for _ in range(drawn.randint(num_words // 2, num_words))]
+        for name in names:
+            for _ in range(NUM_CUES // len(names)):
+                words.insert(drawn.randrange(len(words) + 1), CUES[name])
+        text, label = f"{' '.join(words)} {number}", names if is_multilabel else names[0]
+        records.append({"id": f"d{number}", "text": text, "label": label})
+    path.write_bytes(json_bytes(records))
+    return path
+
+
+def labelled_file(path: Path, num_documents: int = 80, num_words: int = 40) -> Path:
+    """Writes documents in which every cue, between other words, is a span with its label, and returns the path."""
+    drawn, records = random.Random(0), []
+    for number in range(num_documents):
+        text, spans = "", []
+        for _ in range(drawn.randint(2, num_words)):
+            name = drawn.choice([*CUES, *FILLERS])
+            word = CUES.get(name, name)
+            if name in CUES:
+                spans.append({"start": len(text), "end": len(text) + len(word), "label": name})
+            text += f"{word} "
+        records.append({"id": f"d{number}", "text": f"{text}{number}", "spans": spans})
+    path.write_bytes(json_bytes(records))
+    return path

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from longmlm.downstream.bootstrap import NUM_RESAMPLES, averaged, resampled, scores
-from longmlm.downstream.scores import Ratios
+from longmlm.downstream.scores import NUM_RESAMPLES, Ratios, averaged, resampled, scores
 
 NUM_DOCUMENTS, ACCURACY = 150, 0.8
 ALONE = [f"{number:03}" for number in range(NUM_DOCUMENTS)]

@@ -15,7 +15,7 @@ from longmlm.downstream.settings import DownstreamConfig
 from longmlm.errors import DataError, FolderError, TrainingError
 from longmlm.processes import exclusive_lock
 from tests.downstream.fake_trials import FakeTrials
-from tests.downstream.two_classes import labelled_records, write_records
+from tests.downstream.labelled import json_bytes, two_classes
 from tests.support.prepare_settings import written
 
 TASK = """
@@ -41,7 +41,7 @@ TRIALS = Path("out/downstream/trials")
 @pytest.fixture
 def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    write_records(tmp_path / "docs.jsonl", [*labelled_records(20), *FAULTY])
+    (tmp_path / "docs.jsonl").write_bytes(json_bytes([*two_classes(20), *FAULTY]))
     return written(tmp_path, "task.toml", TASK)
 
 
@@ -92,9 +92,7 @@ def test_values_are_chosen_with_the_first_seed_and_fold_then_all_run_and_are_rep
     assert runs.written == [*range(1, 10), 9]
 
 
-def test_finished_trials_are_not_repeated_and_others_are_known(
-    task: str, runs: FakeTrials, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finished_trials_are_not_repeated(task: str, runs: FakeTrials) -> None:
     run(task)
     run(task, "--runtime.num-threads", "1", "--baseline", "tfidf")  # which change no result
     assert len(runs.started) == 9
@@ -102,34 +100,23 @@ def test_finished_trials_are_not_repeated_and_others_are_known(
     run(task, arm, "--recipe.learning-rate", "1e-5", "2e-5", "3e-5")
     assert len(runs.started) == 9 + 1 + 3 + 3
     assert not any("tfidf" in name for name in runs.names[9:])
-    capsys.readouterr()
-    run(task, "--recipe.num-epochs", "4")
-    assert "12 trials of earlier commands not compared, such as out/downstream/trials/last/" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--recipe.weight-decay", "0.1"], "other settings"),
-        (["--task.dev-fraction", "0.2"], "other settings"),
-        (["documents"], "other documents"),
-    ],
-)
 def test_a_trial_with_other_settings_or_documents_starts_anew(
-    task: str, runs: FakeTrials, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
+    task: str, runs: FakeTrials, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(task)
-    if options == ["documents"]:
-        write_records(Path("docs.jsonl"), labelled_records(22))
-        options = []
-    run(task, *options)
-    name = "truncate, learning_rate 2e-05, num_epochs 3, seed 1, fold 0"
-    assert f"[2/9] {name} starts anew: {reason}; its earlier result is now in " in capsys.readouterr().out
+    names = runs.names[:]
+    of_models = [name for name in names if "truncate" in name]
+    first = "[2/9] truncate, learning_rate 2e-05, num_epochs 3, seed 1, fold 0 starts anew: other"
+    run(task, "--recipe.patience", "3")
+    assert f"{first} settings; its earlier result is now in " in capsys.readouterr().out
+    assert runs.names == names + of_models, "TF-IDF has no patience"
     assert (TRIALS / FAST / "seed-1-fold-0.earlier" / "trial.json").is_file()
-    repeated = [name for name in runs.names[9:] if "truncate" in name]
-    assert repeated == [name for name in runs.names[:9] if "truncate" in name]
-    keeps_tfidf = "--recipe.weight-decay" in options
-    assert len(runs.names) == (9 + 5 if keeps_tfidf else 9 + 9), "TF-IDF has no weight decay"
+    Path("docs.jsonl").write_bytes(json_bytes(two_classes(22)))
+    run(task, "--recipe.patience", "3")
+    assert f"{first} documents; its earlier result is now in " in capsys.readouterr().out
+    assert runs.names == names + of_models + names
 
 
 def test_a_failed_trial_is_recorded_and_ends_the_command_with_an_error_after_the_report(
@@ -174,7 +161,7 @@ def test_only_the_best_trial_of_an_arm_keeps_its_model_unless_all_are_kept(
 
 
 def test_faults_of_the_documents_are_found_before_any_trial(task: str, runs: FakeTrials) -> None:
-    write_records(Path("docs.jsonl"), [{"text": f"Text {number}.", "label": "sea"} for number in range(9)])
+    Path("docs.jsonl").write_bytes(json_bytes([{"text": f"Text {number}.", "label": "sea"} for number in range(9)]))
     with pytest.raises(DataError, match="'sea' is the only class of 9 training documents"):
         run(task)
     assert runs.started == []

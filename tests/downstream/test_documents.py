@@ -15,12 +15,16 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
 from longmlm.downstream.artifacts import LabelledSpan
-from longmlm.downstream.documents import place_in_words, read_labelled
-from longmlm.downstream.settings import LabelledData, LabelledTask
+from longmlm.downstream.documents import LabelledCorpus, place_in_words, read_labelled
+from longmlm.downstream.settings import LabelledData, LabelledTask, TaskKind
 from longmlm.errors import DataError
 from tests.downstream.labelled import Records, json_bytes, labelled, read, reasons
 
 TEXTS = ["The lake was calm.", "湖水像一面镜子。", 'She said: "No, never".', "one\ntwo, three; four"]
+SPANS = (LabelledSpan(4, 8, "PLACE"), LabelledSpan(9, 12, "STATE"))
+TAGGED = {"tokens": ["Anna", "Karenina", "in", "Bern", "Rome"], "tags": ["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]}
+TAGGED_SPANS = (LabelledSpan(0, 13, "PER"), LabelledSpan(17, 21, "LOC"), LabelledSpan(22, 26, "LOC"))
+TAGS = {"text_field": "tokens", "tags_field": "tags"}
 
 
 def csv_bytes(records: Records, spelt: Callable[[Any], str] = json.dumps) -> bytes:
@@ -47,51 +51,44 @@ FORMATS: dict[str, Callable[[Records], bytes]] = {
 }
 
 
+def corpus_in(path: Path, kind: TaskKind = "classification", **data: Any) -> LabelledCorpus:
+    return read_labelled(LabelledTask(kind=kind, data=LabelledData(files=(str(path),), **data)))
+
+
+def saved(folder: Path, features: dict[str, Any], **splits: dict[str, list]) -> LabelledData:
+    """Writes a dataset, and returns its `train` and, if there is one, its `held` split as labelled data."""
+    datasets = {name: Dataset.from_dict(columns, Features(features)) for name, columns in splits.items()}
+    DatasetDict(datasets).save_to_disk(folder / "saved")
+    return LabelledData(dataset=str(folder / "saved"), test_split="held" if "held" in splits else None)
+
+
 @pytest.mark.parametrize("ending", FORMATS)
-@pytest.mark.parametrize(
-    ("values", "labels", "is_multilabel"),
-    [
+def test_labels_spans_and_tags_are_the_same_from_every_kind_of_file(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"documents.{ending}"
+    for values, labels, is_multilabel in (
         (["b", "a", "b", "a"], [("b",), ("a",), ("b",), ("a",)], False),
         ([10, 9, 10, 9], [("10",), ("9",), ("10",), ("9",)], False),
         ([True, False, False, True], [("true",), ("false",), ("false",), ("true",)], False),
         ([["b", "a"], ["a"], [], ["c", "b"]], [("a", "b"), ("a",), (), ("b", "c")], True),
-    ],
-)
-def test_labels_are_the_same_from_every_kind_of_file(
-    tmp_path: Path, ending: str, values: list, labels: list[tuple[str, ...]], is_multilabel: bool
-) -> None:
-    records = [{"id": f"d{n}", "text": text, "label": values[n]} for n, text in enumerate(TEXTS)]
-    path = tmp_path / f"documents.{ending}"
-    path.write_bytes(FORMATS[ending](records))
-    corpus = read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(str(path),))))
-    assert [document.text for document in corpus.documents] == TEXTS
-    assert [document.id for document in corpus.documents] == ["d0", "d1", "d2", "d3"]
-    found = [document.labels for document in corpus.documents]
-    assert [tuple(map(str.lower, labels)) for labels in found] == labels  # Python spells True and False otherwise
-    assert corpus.labels == tuple(sorted({label for labels in found for label in labels}))
-    assert (corpus.is_multilabel, corpus.set_aside) == (is_multilabel, ())
-
-
-@pytest.mark.parametrize("ending", FORMATS)
-@pytest.mark.parametrize("shape", ["records", "lists", "columns"])
-def test_spans_are_the_same_from_every_kind_of_file_and_in_every_shape(tmp_path: Path, ending: str, shape: str) -> None:
-    spans = [(9, 12, "STATE"), (4, 8, "PLACE")]
-    match shape:
-        case "records":
-            value: Any = [dict(zip(("start", "end", "label"), span, strict=True)) for span in spans]
-        case "lists":
-            value = [list(span) for span in spans]
-        case _:
-            value = {name: [span[n] for span in spans] for n, name in enumerate(("start", "end", "label"))}
-    if shape == "lists" and ending == "parquet":  # which has no lists of mixed types
-        value = json.dumps(value)
-    if shape == "columns" and "csv" in ending:
-        value = [dict(zip(("start", "end", "label"), span, strict=True)) for span in spans]
-    path = tmp_path / f"documents.{ending}"
-    path.write_bytes(FORMATS[ending]([{"text": TEXTS[0], "spans": value}]))
-    corpus = read_labelled(LabelledTask(kind="labelling", data=LabelledData(files=(str(path),))))
-    assert corpus.documents[0].spans == (LabelledSpan(4, 8, "PLACE"), LabelledSpan(9, 12, "STATE"))
-    assert corpus.labels == ("PLACE", "STATE")
+    ):
+        records = [{"id": f"d{n}", "text": text, "label": values[n]} for n, text in enumerate(TEXTS)]
+        path.write_bytes(FORMATS[ending](records))
+        corpus = corpus_in(path)
+        assert [document.text for document in corpus.documents] == TEXTS
+        assert [document.id for document in corpus.documents] == ["d0", "d1", "d2", "d3"]
+        found = [document.labels for document in corpus.documents]
+        assert [tuple(map(str.lower, labels)) for labels in found] == labels  # Python spells True and False otherwise
+        assert corpus.labels == tuple(sorted({label for labels in found for label in labels}))
+        assert (corpus.is_multilabel, corpus.set_aside) == (is_multilabel, ())
+    spans: list[Any] = [[9, 12, "STATE"], [4, 8, "PLACE"]]
+    in_lists = json.dumps(spans) if ending == "parquet" else spans  # which has no lists of mixed types
+    for value in ([dict(zip(("start", "end", "label"), span, strict=True)) for span in spans], in_lists):
+        path.write_bytes(FORMATS[ending]([{"text": TEXTS[0], "spans": value}]))
+        corpus = corpus_in(path, "labelling")
+        assert (corpus.documents[0].spans, corpus.labels) == (SPANS, ("PLACE", "STATE"))
+    path.write_bytes(FORMATS[ending]([TAGGED]))
+    [document] = corpus_in(path, "labelling", **TAGS).documents
+    assert (document.text, document.spans) == ("Anna Karenina in Bern Rome", TAGGED_SPANS)
 
 
 def test_spans_may_count_words_and_do_not_end_in_white_space(tmp_path: Path) -> None:
@@ -121,26 +118,20 @@ def test_files_of_their_own_are_development_and_test_documents(tmp_path: Path) -
     for name in ("train", "dev", "test"):  # ids are the same in all files, and one document of each has none
         records = [{"id": n, "text": f"{name} {n}", "label": n % 2} for n in range(4)]
         (tmp_path / f"{name}.jsonl").write_bytes(json_bytes([*records, {"text": name, "label": 1}]))
-    files = {key: (f"{tmp_path}/{name}.jsonl",) for key, name in (("files", "train"), ("dev_files", "dev"))}
-    data = LabelledData(**files, test_files=(f"{tmp_path}/test.jsonl",))
-    corpus = read_labelled(LabelledTask(kind="classification", data=data))
+    more = {f"{name}_files": (f"{tmp_path}/{name}.jsonl",) for name in ("dev", "test")}
+    corpus = corpus_in(tmp_path / "train.jsonl", **more)
     assert Counter(document.split for document in corpus.documents) == {"train": 5, "dev": 5, "test": 5}
     assert all(document.text.startswith(str(document.split)) for document in corpus.documents)
     ids = [document.id for document in corpus.documents]
-    assert len({*ids}) == len(ids)
-    assert ids[:4] == ["0", "1", "2", "3"]
-    assert ids[4].startswith("train.jsonl:")
-    assert all(name.startswith("test.jsonl:") for name in ids[10:])
+    assert len({*ids}) == len(ids) and ids[:4] == ["0", "1", "2", "3"]
+    assert ids[4].startswith("train.jsonl:") and all(name.startswith("test.jsonl:") for name in ids[10:])
     assert corpus.set_aside == ()
 
 
 def test_splits_of_a_dataset_have_the_names_of_its_classes(tmp_path: Path) -> None:
-    features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])})
-    columns = {"text": TEXTS, "label": [1, 0, 1, 0]}
-    test = {"text": ["unseen", "not labelled"], "label": [1, -1]}
-    splits = {"train": Dataset.from_dict(columns, features), "held": Dataset.from_dict(test, features)}
-    DatasetDict(splits).save_to_disk(tmp_path / "saved")
-    data = LabelledData(dataset=str(tmp_path / "saved"), test_split="held")
+    features = {"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])}
+    held = {"text": ["unseen", "not labelled"], "label": [1, -1]}
+    data = saved(tmp_path, features, train={"text": TEXTS, "label": [1, 0, 1, 0]}, held=held)
     corpus = read_labelled(LabelledTask(kind="classification", data=data))
     assert [document.labels for document in corpus.documents] == [("pos",), ("neg",), ("pos",), ("neg",), ("pos",)]
     assert [document.split for document in corpus.documents] == ["train"] * 4 + ["test"]
@@ -149,72 +140,32 @@ def test_splits_of_a_dataset_have_the_names_of_its_classes(tmp_path: Path) -> No
     assert place_in_words(corpus.set_aside[0].origin) == f"record 1 of {tmp_path}/saved, held"
 
 
-def test_several_classes_of_a_parquet_file_have_names(tmp_path: Path) -> None:
-    features = Features({"text": Value("string"), "label": Sequence(ClassLabel(names=["law", "art"]))})
-    columns = {"text": TEXTS[:3], "label": [[1, 0], [], [0]]}
-    Dataset.from_dict(columns, features).to_parquet(tmp_path / "topics.parquet")
-    data = LabelledData(files=(f"{tmp_path}/topics.parquet",))
-    corpus = read_labelled(LabelledTask(kind="classification", data=data))
+def test_classes_of_labels_spans_and_tags_have_names(tmp_path: Path) -> None:
+    topics = Features({"text": Value("string"), "label": Sequence(ClassLabel(names=["law", "art"]))})
+    Dataset.from_dict({"text": TEXTS[:3], "label": [[1, 0], [], [0]]}, topics).to_parquet(tmp_path / "topics.parquet")
+    corpus = corpus_in(tmp_path / "topics.parquet")
     assert [document.labels for document in corpus.documents] == [("art", "law"), (), ("law",)]
-
-
-@pytest.mark.parametrize(
-    ("data", "more", "message"),
-    [
-        ({"split_field": "split", "test_files": ("b.jsonl",)}, {}, "split_field replaces"),
-        ({"split_field": "split"}, {"num_folds": 5}, "num_folds tests all documents"),
-        ({"test_files": ("b.jsonl",)}, {"num_folds": 5}, "num_folds tests all documents"),
-        ({"delimiter": "tab"}, {}, "delimiter must be one character"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(data: dict, more: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        LabelledTask(kind="classification", data=LabelledData(files=("a.jsonl",), **data), **more)
-
-
-def test_classes_of_spans_have_names(tmp_path: Path) -> None:
-    label = ClassLabel(names=["PER", "LOC"])
-    spans = [{"start": Value("int64"), "end": Value("int64"), "label": label}]
-    features = Features({"text": Value("string"), "spans": spans})
-    columns = {
-        "text": ["Anna in Bern"],
-        "spans": [[{"start": 0, "end": 4, "label": 0}, {"start": 8, "end": 12, "label": 1}]],
-    }
-    Dataset.from_dict(columns, features).to_parquet(tmp_path / "spans.parquet")
-    corpus = read_labelled(LabelledTask(kind="labelling", data=LabelledData(files=(f"{tmp_path}/spans.parquet",))))
-    assert [span.label for span in corpus.documents[0].spans] == ["PER", "LOC"]
+    assert corpus.is_multilabel
+    span = {"start": Value("int64"), "end": Value("int64"), "label": ClassLabel(names=["PER", "LOC"])}
+    entities = [{"start": 0, "end": 4, "label": 0}, {"start": 8, "end": 12, "label": 1}]
+    columns, features = {"text": ["Anna in Bern"], "spans": [entities]}, {"text": Value("string"), "spans": [span]}
+    Dataset.from_dict(columns, Features(features)).to_parquet(tmp_path / "spans.parquet")
+    [document] = corpus_in(tmp_path / "spans.parquet", "labelling").documents
+    assert [span.label for span in document.spans] == ["PER", "LOC"]
+    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    tagged = {"tokens": [TAGGED["tokens"]], "tags": [[names.index(tag) for tag in TAGGED["tags"]]]}
+    classes = {"tokens": Sequence(Value("string")), "tags": Sequence(ClassLabel(names=names))}
+    saved(tmp_path, classes, train=tagged)
+    data = LabelledData(dataset=f"{tmp_path}/saved", **TAGS)
+    [document] = read_labelled(LabelledTask(kind="labelling", data=data)).documents
+    assert document.spans == TAGGED_SPANS
 
 
 def test_a_missing_group_is_no_group(tmp_path: Path) -> None:
     table = pa.table({"text": TEXTS, "label": ["a", "b"] * 2, "group": [1.0, float("nan"), float("nan"), None]})
     pq.write_table(table, tmp_path / "groups.parquet")
-    data = LabelledData(files=(f"{tmp_path}/groups.parquet",), group_field="group")
-    corpus = read_labelled(LabelledTask(kind="classification", data=data, num_folds=2))
+    corpus = corpus_in(tmp_path / "groups.parquet", group_field="group")
     assert [document.group for document in corpus.documents] == ["1", None, None, None]
-
-
-TAGGED = {"tokens": ["Anna", "Karenina", "in", "Bern", "Rome"], "tags": ["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]}
-TAGGED_SPANS = (LabelledSpan(0, 13, "PER"), LabelledSpan(17, 21, "LOC"), LabelledSpan(22, 26, "LOC"))
-
-
-@pytest.mark.parametrize("ending", FORMATS)
-def test_tagged_words_are_a_text_with_spans(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"tagged.{ending}"
-    path.write_bytes(FORMATS[ending]([TAGGED]))
-    data = LabelledData(files=(str(path),), text_field="tokens", tags_field="tags")
-    [document] = read_labelled(LabelledTask(kind="labelling", data=data)).documents
-    assert document.text == "Anna Karenina in Bern Rome"
-    assert document.spans == TAGGED_SPANS
-
-
-def test_numbered_tags_of_a_dataset_have_names(tmp_path: Path) -> None:
-    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-    features = Features({"tokens": Sequence(Value("string")), "tags": Sequence(ClassLabel(names=names))})
-    columns = {"tokens": [TAGGED["tokens"]], "tags": [[names.index(tag) for tag in TAGGED["tags"]]]}
-    DatasetDict({"train": Dataset.from_dict(columns, features)}).save_to_disk(tmp_path / "saved")
-    data = LabelledData(dataset=str(tmp_path / "saved"), text_field="tokens", tags_field="tags")
-    [document] = read_labelled(LabelledTask(kind="labelling", data=data)).documents
-    assert document.spans == TAGGED_SPANS
 
 
 @pytest.mark.parametrize(
@@ -227,30 +178,5 @@ def test_numbered_tags_of_a_dataset_have_names(tmp_path: Path) -> None:
 )
 def test_other_schemes_of_tags_are_read(tmp_path: Path, tags: list[str | None], spans: list[str]) -> None:
     more = {"tokens": [*"ab"], "tags": ["B-A", "B-B"]}
-    corpus = read(
-        tmp_path, [{"tokens": [*"abcde"], "tags": tags}, more], "labelling", text_field="tokens", tags_field="tags"
-    )
-    document = corpus.documents[0]
+    document, _ = read(tmp_path, [{"tokens": [*"abcde"], "tags": tags}, more], "labelling", **TAGS).documents
     assert [document.text[span.start : span.end] for span in document.spans] == spans
-
-
-@pytest.mark.parametrize(
-    ("record", "reason"),
-    [
-        ({"tokens": ["a", "b"], "tags": ["O"]}, "not as many tags as words"),
-        (
-            {"tokens": ["a"], "tags": ["PER"]},
-            "the tag 'PER' is neither O nor a prefix (B, I, E, S, L or U), a dash and a label",
-        ),
-        (
-            {"tokens": ["a"], "tags": [3]},
-            "the tag 3 is neither O nor a prefix (B, I, E, S, L or U), a dash and a label",
-        ),
-        ({"tokens": ["a", " "], "tags": ["O", "O"]}, "a word that is not text"),
-        ({"tokens": "a b", "tags": "O O"}, "words or tags are not a list"),
-        ({"tokens": ["a"]}, "no field 'tags'"),
-    ],
-)
-def test_faulty_tags_are_set_aside(tmp_path: Path, record: dict[str, Any], reason: str) -> None:
-    corpus = read(tmp_path, [TAGGED, record], "labelling", text_field="tokens", tags_field="tags")
-    assert reasons(corpus) == [reason] and len(corpus.documents) == 1

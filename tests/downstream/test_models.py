@@ -10,8 +10,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 from longmlm.artifacts.provenance import Provenance
+from longmlm.downstream.arm_model import load_arm_model
 from longmlm.downstream.documents import LabelledCorpus
-from longmlm.downstream.models import ChunkPooling, FirstTokens, encoder_in_place, load_arm_model
+from longmlm.downstream.models import ChunkClassifier, ChunkPooling, encoder_in_place, freeze_encoder
 from longmlm.downstream.reading import Example, collate
 from longmlm.downstream.settings import Arm, Pooling
 from longmlm.errors import ModelError
@@ -47,13 +48,17 @@ def examples(lengths: list[list[int]]) -> list[Example]:
     return [Example(own, torch.tensor(0).numpy()) for own in inputs]
 
 
-@torch.inference_mode()
-def logits_of(loaded: LoadedModel, documents: list[Example]) -> torch.Tensor:
+def inputs_of(loaded: LoadedModel, documents: list[Example]) -> dict[str, torch.Tensor]:
     batch = collate(documents, loaded.tokenizer.pad_token_id)
     del batch["labels"]
-    if "Chunk" not in type(loaded.model).__name__:
+    if not isinstance(loaded.model, ChunkClassifier):
         del batch["owners"]
-    return loaded.model(**batch).logits
+    return batch
+
+
+@torch.inference_mode()
+def logits_of(loaded: LoadedModel, documents: list[Example]) -> torch.Tensor:
+    return loaded.model(**inputs_of(loaded, documents)).logits
 
 
 def test_the_encoder_is_the_pretrained_one_and_the_seed_decides_the_head(encoder: Path) -> None:
@@ -75,18 +80,17 @@ def test_the_head_of_a_frozen_encoder_needs_the_states_of_first_tokens_alone_but
     any_kind, encoder: Path
 ) -> None:
     loaded, documents = loaded_arm(encoder), examples([[5], [14], [9]])
-    expected = logits_of(loaded, documents)
-    whole = loaded.model.base_model
-    with torch.inference_mode():
-        states = [whole(torch.tensor([one.inputs[0]])).last_hidden_state[:, 0] for one in documents]
-    setattr(loaded.model, loaded.model.base_model_prefix, FirstTokens(whole))
+    expected, whole = logits_of(loaded, documents), loaded.model.base_model
+    freeze_encoder(loaded.model, inputs_of(loaded, documents[:1]))
+    torch.testing.assert_close(logits_of(loaded, documents), expected, rtol=1e-4, atol=1e-5)
+    if any_kind[0] == "eurobert":  # whose head reads all tokens
+        assert loaded.model.base_model is whole
+        return
+    assert len(loaded.model.base_model.known) == 3, "each of them is computed once"
     assert loaded.model.num_parameters() < sum(parameter.numel() for parameter in whole.parameters())
-    vectors = [replace(one, vectors=state) for one, state in zip(documents, states, strict=True)]
-    reads_first_tokens = any_kind[0] != "eurobert"  # whose head reads all of them
-    assert torch.allclose(logits_of(loaded, vectors), expected, rtol=1e-4, atol=1e-5) == reads_first_tokens
-    with encoder_in_place(loaded.model, whole):
-        torch.testing.assert_close(logits_of(loaded, documents), expected)
-    assert isinstance(loaded.model.base_model, FirstTokens)
+    with encoder_in_place(loaded.model):
+        assert loaded.model.base_model is whole
+    assert loaded.model.base_model is not whole
 
 
 def test_a_trained_head_is_replaced(encoder: Path, tmp_path: Path) -> None:

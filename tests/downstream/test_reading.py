@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,27 +11,15 @@ from transformers import AutoTokenizer
 from longmlm.downstream import reading
 from longmlm.downstream.artifacts import LabelledSpan
 from longmlm.downstream.documents import LabelledCorpus, units_of
-from longmlm.downstream.reading import (
-    IGNORED,
-    bio_labels,
-    classification_examples,
-    collate,
-    labelling_examples,
-    set_reading,
-    windows_overlap,
-)
+from longmlm.downstream.reading import IGNORED, Example, bio_labels, collate, examples_of, set_reading, windows_overlap
 from longmlm.downstream.records import LabelledDocument
-from longmlm.downstream.settings import Arm
+from longmlm.downstream.settings import Arm, TaskKind
 from longmlm.settings.shipped import PACKAGE
 
-MINI = PACKAGE / "bundled" / "roberta-mini"
+TOKENIZER = AutoTokenizer.from_pretrained(PACKAGE / "bundled" / "roberta-mini")
 TEXT = "Anna Karenina read a letter in the garden, and her husband walked to the station of Bern alone that night."
-
-
-def tokenizer_of(length: int, **arm: object):
-    tokenizer = AutoTokenizer.from_pretrained(MINI)
-    set_reading(tokenizer, Arm(model="m", **arm), length)
-    return tokenizer
+LABELLED = LabelledDocument(id="d", text=TEXT, labels=("a",))
+WHOLE = TOKENIZER(TEXT)["input_ids"]
 
 
 def corpus_of(*documents: LabelledDocument, is_multilabel: bool = False) -> LabelledCorpus:
@@ -40,27 +27,25 @@ def corpus_of(*documents: LabelledDocument, is_multilabel: bool = False) -> Labe
     return LabelledCorpus(documents, units_of(documents), tuple(labels), is_multilabel, ())
 
 
+def read(corpus: LabelledCorpus, reads: str, length: int, kind: TaskKind = "classification") -> list[Example]:
+    """Returns the documents as an arm reads them, the last one first."""
+    arm = Arm(model="m", reads=reads)
+    set_reading(TOKENIZER, arm, length)
+    return [*examples_of(corpus, range(len(corpus.documents))[::-1], TOKENIZER, arm, kind)]
+
+
 def test_first_last_and_chunks_are_parts_of_the_whole_document() -> None:
-    corpus = corpus_of(LabelledDocument(id="d", text=TEXT, labels=("a",)))
-    whole = AutoTokenizer.from_pretrained(MINI)(TEXT)["input_ids"]
-    cls, *content, sep = whole
+    cls, *content, sep = WHOLE
     assert len(content) > 20
-
-    def inputs(reads: str) -> list[list[int]]:
-        arm = Arm(model="m", reads=reads)
-        [example] = classification_examples(corpus, [0], tokenizer_of(10, reads=reads), arm)
-        return list(example.inputs)
-
-    assert inputs("first") == [[cls, *content[:8], sep]]
-    assert inputs("last") == [[cls, *content[-8:], sep]]
-    chunks = inputs("chunks")
+    first, last, chunks = (read(corpus_of(LABELLED), reads, 10)[0].inputs for reads in ("first", "last", "chunks"))
+    assert first == ([cls, *content[:8], sep],)
+    assert last == ([cls, *content[-8:], sep],)
     assert [one[0] for one in chunks] == [cls] * len(chunks) and max(map(len, chunks)) == 10
     assert [token for one in chunks for token in one[1:-1]] == content
 
 
-@pytest.mark.parametrize("reads", ["first", "chunks"])
 @settings(deadline=None, max_examples=30)
-@given(data=st.data())
+@given(data=st.data(), reads=st.sampled_from(["first", "chunks"]))
 def test_the_classes_of_tokens_give_the_spans_back(reads: str, data: st.DataObject) -> None:
     words = TEXT.replace(",", " ,").split()
     text, spans, begin, number = " ".join(words), [], 0, 0
@@ -70,20 +55,12 @@ def test_the_classes_of_tokens_give_the_spans_back(reads: str, data: st.DataObje
         if data.draw(st.booleans()):
             spans.append(LabelledSpan(begin, begin + len(part), data.draw(st.sampled_from(["LOC", "PER"]))))
         begin, number = begin + len(part) + 1, number + size
-    corpus = corpus_of(
-        LabelledDocument(id="d", text=text, spans=tuple(spans)),
-        LabelledDocument(id="e", text="a b", spans=(LabelledSpan(0, 1, "LOC"), LabelledSpan(2, 3, "PER"))),
-    )
-    tokenizer = tokenizer_of(16, reads=reads)
-    example, _ = labelling_examples(corpus, [0, 1], tokenizer, Arm(model="m", reads=reads))
+    other = LabelledDocument(id="e", text="a b", spans=(LabelledSpan(0, 1, "LOC"), LabelledSpan(2, 3, "PER")))
+    corpus = corpus_of(LabelledDocument(id="d", text=text, spans=tuple(spans)), other)
+    _, example = read(corpus, reads, 16, "labelling")
     names = bio_labels(corpus.labels)
-    encoded = tokenizer(
-        text,
-        truncation=True,
-        stride=windows_overlap(16) if reads == "chunks" else 0,
-        return_overflowing_tokens=True,
-        return_offsets_mapping=True,
-    )
+    options = {"stride": windows_overlap(16) if reads == "chunks" else 0, "return_offsets_mapping": True}
+    encoded = TOKENIZER(text, truncation=True, return_overflowing_tokens=True, **options)
     assert list(example.inputs) == encoded["input_ids"][: len(example.inputs)]
     assert (len(example.inputs) == 1) == (reads == "first") and len(example.inputs[0]) == 16
     for target, offsets in zip(example.target, encoded["offset_mapping"], strict=False):
@@ -111,28 +88,20 @@ def test_a_token_of_two_spans_is_the_second_ones_where_that_has_no_other(offsets
 
 
 def test_batches_are_padded_on_the_right_and_chunks_know_their_document() -> None:
-    corpus = corpus_of(
-        LabelledDocument(id="d", text=TEXT, labels=("a", "b")),
-        LabelledDocument(id="e", text="One.", labels=("b",)),
-        is_multilabel=True,
-    )
-    arm = Arm(model="m", reads="chunks")
-    examples = classification_examples(corpus, [1, 0], tokenizer_of(10, reads="chunks"), arm)
-    batch = collate(examples, pad=1)
+    other = LabelledDocument(id="e", text="One.", labels=("b",))
+    corpus = corpus_of(replace(LABELLED, labels=("a", "b")), other, is_multilabel=True)
+    examples = read(corpus, "chunks", 10)
+    batch, [shortest] = collate(examples, pad=1), examples[0].inputs
     assert batch["owners"].tolist() == [0] + [1] * len(examples[1].inputs)
     assert batch["labels"].tolist() == [[0.0, 1.0], [1.0, 1.0]] and batch["labels"].is_floating_point()
-    short = len(examples[0].inputs[0])
-    assert batch["attention_mask"][0].tolist() == [1] * short + [0] * (10 - short)
-    assert (batch["input_ids"][0, short:] == 1).all() and batch["input_ids"][0, :short].tolist() == examples[0].inputs[
-        0
-    ]
+    num_padded = 10 - len(shortest)
+    assert batch["attention_mask"][0].tolist() == [1] * len(shortest) + [0] * num_padded
+    assert batch["input_ids"][0].tolist() == shortest + [1] * num_padded
 
 
 def test_the_released_tokenizer_cuts_texts_as_the_arm_reads_them(tmp_path: Path) -> None:
-    tokenizer_of(10, reads="last").save_pretrained(tmp_path)
+    [example] = read(corpus_of(LABELLED), "last", 10)
+    TOKENIZER.save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert (tokenizer.truncation_side, tokenizer.model_max_length) == ("left", 10)
-    assert np.array_equal(
-        tokenizer(TEXT, truncation=True)["input_ids"],
-        tokenizer_of(10, reads="last")(TEXT, truncation=True)["input_ids"],
-    )
+    assert [tokenizer(TEXT, truncation=True)["input_ids"]] == [*example.inputs]

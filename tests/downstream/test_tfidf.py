@@ -104,7 +104,6 @@ def test_a_label_without_a_training_document_has_no_probability() -> None:
     table = np.stack(model.predict(range(90)))
     assert table[:, corpus.labels.index("food")].tolist() == [0.0] * 90
     assert table.sum(axis=1) == pytest.approx(1)
-    assert model.num_parameters == 3 * (len(model.pipeline[0].vocabulary_) + 1)
 
 
 def test_documents_without_a_word_are_named() -> None:

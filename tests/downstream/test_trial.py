@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,19 +18,22 @@ from transformers import (
 )
 
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.downstream import arm_model, tuning
+from longmlm.downstream import arm_model, models, tuning
+from longmlm.downstream.arm_model import load_arm_model
 from longmlm.downstream.artifacts import DownstreamTrial, LabelledSpan
 from longmlm.downstream.documents import read_labelled
 from longmlm.downstream.folds import fold_of
-from longmlm.downstream.planned import TRAINING, TrialConfig, documents_sha256
+from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.scores import main_score
 from longmlm.downstream.settings import Arm, FinetuneRuntime
 from longmlm.errors import DataError, ModelError
 from longmlm.folders import verify
 from longmlm.hubs.models import model_sha256
+from longmlm.model.architecture import set_dropout
+from longmlm.model.loading import LoadedModel
 from longmlm.settings.pretrain import Tracker
 from tests.downstream.finetuning import LENGTH, Run, accuracy_of, labelling, model, result_of, run, settings
-from tests.downstream.learnable import CUES, separable_file
+from tests.downstream.labelled import CUES, separable_file
 
 __all__ = ["labelling", "model", "run", "settings"]
 
@@ -91,7 +95,7 @@ def test_inputs_that_changed_since_the_command_started_are_refused(
     settings = replace(
         settings,
         arm=Arm(model=str(model)),
-        documents_sha256=documents_sha256(read_labelled(settings.task)),
+        documents_sha256=read_labelled(settings.task).sha256,
         model_sha256=model_sha256(model),
     )
     path = tmp_path / "documents.jsonl" if changed == "documents" else model / "tokenizer_config.json"
@@ -102,18 +106,11 @@ def test_inputs_that_changed_since_the_command_started_are_refused(
     assert not (tmp_path / "trial" / DownstreamTrial.FILE).exists()
 
 
-def test_the_seed_decides_the_result(settings: TrialConfig, run: Run) -> None:
-    short = replace(settings, num_epochs=1)
-    one, same = (result_of(run(short, name)) for name in ("one", "same"))
-    assert one.predictions == same.predictions and one.dev_scores == same.dev_scores
-    other = result_of(run(replace(short, seed=2), "other"))
-    assert {one.document for one in other.predictions} != {one.document for one in same.predictions}
-
-
-@pytest.mark.parametrize("arm", [{}, {"reads": "chunks", "length": 12, "pooling": "lstm"}, {"frozen": True}])
+@pytest.mark.parametrize("arm", [{"reads": "chunks", "length": 12, "pooling": "lstm"}, {"frozen": True}])
 def test_a_trial_that_was_killed_ends_as_if_it_had_not_been(
     settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arm: dict[str, object]
 ) -> None:
+    separable_file(Path(settings.task.data.files[0]), num_documents=40)
     settings = replace(settings, arm=replace(settings.arm, **arm), num_epochs=3)
     expected = result_of(run(settings, "uninterrupted"))
     folder, save = tmp_path / "trial", tuning._Tuner._save_checkpoint
@@ -134,15 +131,24 @@ def test_a_trial_that_was_killed_ends_as_if_it_had_not_been(
     assert trial.predictions == expected.predictions and trial.dev_scores == expected.dev_scores
 
 
-def test_the_size_of_micro_batches_changes_results_by_rounding_only(settings: TrialConfig, run: Run) -> None:
-    settings = replace(settings, num_epochs=2, recipe=replace(settings.recipe, dropout=0.0))
+def without_dropout(*arguments: Any) -> LoadedModel:
+    loaded = load_arm_model(*arguments)
+    set_dropout(loaded.model, 0.0)
+    return loaded
+
+
+def test_the_size_of_micro_batches_changes_results_by_rounding_only(
+    settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arm_model, "load_arm_model", without_dropout)
+    separable_file(Path(settings.task.data.files[0]), num_documents=40)
+    settings = replace(settings, num_epochs=2)
     chances = []
-    for size in (1, 3, 8):
+    for size in (1, 3):
         runtime = FinetuneRuntime(num_threads=1, documents_per_micro_batch=size)
         trial = result_of(run(replace(settings, runtime=runtime), f"by-{size}"))
         chances.append([chance for one in trial.predictions for chance in one.probabilities])
     assert chances[1] == pytest.approx(chances[0], abs=1e-3)
-    assert chances[2] == pytest.approx(chances[0], abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +162,7 @@ def test_the_size_of_micro_batches_changes_results_by_rounding_only(settings: Tr
 def test_training_ends_when_the_score_has_not_risen_for_a_while_and_the_best_epoch_is_tested(
     settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch, patience: int, scores: list, ended_and_best: tuple
 ) -> None:
+    separable_file(Path(settings.task.data.files[0]), num_documents=40)
     left, weights, (ended, best) = iter(scores), [], ended_and_best
     predict = arm_model.ArmModel.predict
 
@@ -174,7 +181,6 @@ def test_training_ends_when_the_score_has_not_risen_for_a_while_and_the_best_epo
 @pytest.mark.parametrize(
     "arm",
     [
-        {"reads": "chunks", "length": 12, "pooling": "mean"},
         {"reads": "chunks", "length": 12, "pooling": "attention"},
         {"reads": "chunks", "length": 12, "pooling": "cnn", "frozen": True},
         {"reads": "last", "frozen": True},
@@ -208,17 +214,14 @@ def test_documents_with_several_labels(settings: TrialConfig, run: Run, tmp_path
     assert config.problem_type == "multi_label_classification"
 
 
-@pytest.mark.parametrize("is_model", [True, False])
-def test_predictions_name_the_unit_of_copies_and_groups(settings: TrialConfig, run: Run, is_model: bool) -> None:
+def test_predictions_of_tfidf_name_the_unit_of_copies_and_groups(settings: TrialConfig, run: Run) -> None:
     file = Path(settings.task.data.files[0])
     records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    for number, record in enumerate(records):
-        record["author"] = f"author {number // 4}"
-    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    lines = [json.dumps(record | {"author": f"author {number // 4}"}) for number, record in enumerate(records)]
+    file.write_text("\n".join(lines), encoding="utf-8")
     task = replace(settings.task, data=replace(settings.task.data, group_field="author"))
-    tfidf = replace(settings, task=task, arm=Arm(), learning_rate=None, num_epochs=None)
-    trial = result_of(run(replace(settings, task=task, num_epochs=1) if is_model else tfidf))
-    assert is_model or (trial.values == {} and len(trial.dev_scores) == 1 and accuracy_of(trial) == 100)
+    trial = result_of(run(replace(settings, task=task, arm=Arm(), learning_rate=None, num_epochs=None)))
+    assert trial.values == {} and len(trial.dev_scores) == 1 and accuracy_of(trial) == 100
     groups = {document.id: document.group for document in read_labelled(task).documents}
     units = {one.document: one.unit for one in trial.predictions}
     assert len({*units.values()}) == len({groups[name] for name in units}) == len(units) / 4 > 1
@@ -235,9 +238,7 @@ def test_a_frozen_encoder_stays_in_place_where_the_head_reads_more_than_the_firs
 ) -> None:
     frozen = replace(settings, arm=replace(settings.arm, frozen=True))
     cached = result_of(run(frozen)).predictions
-    monkeypatch.setattr(
-        arm_model.FirstTokens, "forward", lambda self, inputs_embeds, **_: self.pooler(inputs_embeds + 9)
-    )
+    monkeypatch.setattr(models.FirstTokens, "forward", lambda *_, **__: (torch.zeros(1, 1, 16), torch.ones(1, 16)))
     found = result_of(run(frozen, "in-place")).predictions
     assert [one.document for one in found] == [one.document for one in cached]
     for one, other in zip(found, cached, strict=True):

@@ -31,7 +31,7 @@ def task_entry(found: DownstreamComparison) -> dict[str, object]:
 
 
 def arm_entry(arm: ArmResult) -> dict[str, object]:
-    """Returns the scores of an arm, its differences from the baseline and from TF-IDF, and its cost."""
+    """Returns the scores of an arm, and its differences from the baseline and from TF-IDF."""
     return {
         "values": arm.values,
         "seeds": len(arm.seeds),
@@ -39,7 +39,6 @@ def arm_entry(arm: ArmResult) -> dict[str, object]:
         "scores": [rounded(score) for score in arm.scores],
         "differences": [rounded(score) for score in arm.differences],
         "over_tfidf": arm.over_tfidf and rounded(arm.over_tfidf),
-        "cost": asdict(arm.cost),
     }
 
 

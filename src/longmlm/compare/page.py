@@ -10,8 +10,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Measured, paired_difference, within_error
 from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.evaluation import ViewName
-from longmlm.compare.comparison import Arm, Comparison
-from longmlm.compare.trial import accuracy_of
+from longmlm.compare.comparison import Arm, Comparison, accuracy_of
 from longmlm.errors import counted
 from longmlm.reports.charts import PALETTE, Chart, Colour, Series, write_png
 from longmlm.reports.pages import Head, Section, page, public_path, write_page
@@ -36,10 +35,11 @@ def write_comparison(comparison: Comparison, folder: Path, made_by: str) -> None
 def comparison_page(comparison: Comparison, made_by: str) -> str:
     """Returns the page about a comparison."""
     trials = comparison.trials
-    num_seeds = len({trial.seed for trial in trials})
+    num_arms, num_drawn = len(comparison.arms()), len(_drawn(comparison))
+    shown = f" The {num_drawn} best of {num_arms} arms." if num_arms > num_drawn else ""
     sections = [
         Section("Arms, the best one first", _arms_text(comparison), arms_table(comparison)),
-        Section("Recovery", _curves_text(comparison), recovery_chart(comparison)),
+        Section("Recovery", f"Whole rows; shaded areas show the range over seeds.{shown}", recovery_chart(comparison)),
         Section("Before training, by block of positions", "Means over seeds.", blocks_chart(comparison)),
         Section(
             "By block of positions",
@@ -58,8 +58,7 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
         ]
         text = "The same command tries them again."
         sections.append(Section("Failed trials", text, Table(["arm", "searched values", "seed", "error"], lines)))
-    num_arms = len(comparison.arms())
-    size = f"{counted(len(trials), 'trial')} with {counted(num_seeds, 'seed')}"
+    size = f"{counted(len(trials), 'trial')} with {counted(len({trial.seed for trial in trials}), 'seed')}"
     head = Head(
         f"{public_path(comparison.model)}: comparison of {counted(num_arms, 'arm')}",
         f"{size}{_rows_text(comparison)}",
@@ -232,7 +231,7 @@ def _arms_text(comparison: Comparison) -> str:
         f"to the baseline, {comparison.baseline}, is paired by row and seed; its standard error (SE) covers the choice "
         "of held-out rows and, with two or more seeds, the variation between seeds. Recovered: the first of two "
         "consecutive evaluations at or above base_cut, the base model's accuracy at its own length"
-        f"{_base_cut(comparison)}."
+        f"{_shared_base_cut(comparison)}."
     )
     if control := comparison.control_trials():
         gain = _mean([accuracy_of(trial.after) - accuracy_of(trial.before) for trial in control])
@@ -243,17 +242,10 @@ def _arms_text(comparison: Comparison) -> str:
     return text
 
 
-def _base_cut(comparison: Comparison) -> str:
+def _shared_base_cut(comparison: Comparison) -> str:
     """Returns base_cut in brackets if all arms that are compared have the same."""
     found = {trial.base_cut for arm in comparison.arms() for trial in arm.trials}
-    value = next(iter(found)) if len(found) == 1 else None
-    return "" if value is None else f" ({value:.2f} % on these rows)"
-
-
-def _curves_text(comparison: Comparison) -> str:
-    num_arms = len(comparison.arms())
-    shown = f" The {len(_drawn(comparison))} best of {num_arms} arms." if num_arms > len(_drawn(comparison)) else ""
-    return f"Whole rows; shaded areas show the range over seeds.{shown}"
+    return "".join(f" ({value:.2f} % on these rows)" for value in found if value is not None and len(found) == 1)
 
 
 def _blocks(measured: Measured) -> list[float]:

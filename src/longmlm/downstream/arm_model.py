@@ -2,51 +2,46 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, TokenClassificationPipeline
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+    TokenClassificationPipeline,
+)
 
 from longmlm.downstream.artifacts import LabelledSpan
 from longmlm.downstream.documents import LabelledCorpus
-from longmlm.downstream.models import FirstTokens, load_arm_model
+from longmlm.downstream.models import ChunkClassifier, freeze_encoder
 from longmlm.downstream.planned import TrialConfig
-from longmlm.downstream.reading import (
-    Example,
-    classification_examples,
-    collate,
-    labelling_examples,
-    set_reading,
-    windows_overlap,
-)
+from longmlm.downstream.reading import Example, bio_labels, collate, examples_of, set_reading, windows_overlap
 from longmlm.downstream.scores import Output
+from longmlm.downstream.settings import Arm, TaskKind
 from longmlm.errors import ModelError
-from longmlm.model.architecture import position_offset, set_dropout
-from longmlm.model.loading import LoadedModel
+from longmlm.model.architecture import position_offset
+from longmlm.model.loading import LoadedModel, library_errors, load_model
 from longmlm.model.mlm import attend_in_fp32, checkpoint_activations
 from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.pretrain import ComputePrecision
 
 NO_LIMIT = 10**9  # tokenizers without a limit report a larger one
+PROBLEM_TYPES = {False: "single_label_classification", True: "multi_label_classification"}  # transformers' names
 
 
 @dataclass(slots=True)
 class ArmModel:
-    """An arm's model on the documents of a corpus.
-
-    The vectors of a frozen `encoder` are computed once per document; in the model, FirstTokens stands in for it, unless
-    the head reads more than first tokens.
-    `known` are the documents that were read, by their numbers.
-    """
+    """An arm's model on the documents of a corpus; `known` are those that it has read, by their numbers."""
 
     config: TrialConfig
     corpus: LabelledCorpus
     loaded: LoadedModel
     precision: ComputePrecision
-    num_parameters: int
-    encoder: PreTrainedModel | None = None
     known: dict[int, Example] = field(default_factory=dict)
 
     @classmethod
@@ -57,8 +52,6 @@ class ArmModel:
         if tokenizer.pad_token_id is None:
             raise ModelError(f"the tokenizer of {config.arm.model} has no padding token: set pad_token in its files")
         set_reading(tokenizer, config.arm, input_length(config, loaded))
-        if config.recipe.dropout is not None:
-            set_dropout(model, config.recipe.dropout)
         if config.runtime.activation_checkpointing:
             checkpoint_activations(model)
         if config.runtime.num_threads:
@@ -67,37 +60,22 @@ class ArmModel:
         precision = resolved_precision(config.recipe.precision)
         if precision != "no":
             attend_in_fp32(model.base_model)
-        encoder = model.base_model.requires_grad_(False).eval() if config.arm.frozen else None
-        own = cls(config, corpus, loaded, precision, model.num_parameters(), encoder)
-        if encoder is not None:
-            setattr(model, model.base_model_prefix, FirstTokens(encoder).requires_grad_())
+        own = cls(config, corpus, loaded, precision)
+        if config.arm.frozen:
+            with library_errors(f"{config.arm.model} cannot be frozen"):
+                freeze_encoder(model, own.inputs(own.batch(own.examples([0]))))
         return own
-
-    def restore_encoder(self) -> None:
-        """Puts a frozen encoder back into the model, without dropout: each epoch computes its states again."""
-        encoder = cast(PreTrainedModel, self.encoder)
-        set_dropout(encoder, 0.0)
-        setattr(self.loaded.model, self.loaded.model.base_model_prefix, encoder)
-        self.encoder = None
-        self.known.clear()
 
     @property
     def num_tokens(self) -> int:
         """How many tokens an input may have, special tokens included."""
         return self.loaded.tokenizer.model_max_length
 
-    @property
-    def pad(self) -> int:
-        """The id of the padding token."""
-        return cast(int, self.loaded.tokenizer.pad_token_id)
-
     def examples(self, numbers: Sequence[int]) -> list[Example]:
         """Returns the documents of these numbers as the arm reads them."""
         new = [number for number in numbers if number not in self.known]
-        read = labelling_examples if self.config.task.kind == "labelling" else classification_examples
-        for number, example in zip(new, read(self.corpus, new, self.loaded.tokenizer, self.config.arm), strict=True):
-            vectors = self._vectors_of(example) if self.encoder else None
-            self.known[number] = replace(example, vectors=vectors)
+        read = examples_of(self.corpus, new, self.loaded.tokenizer, self.config.arm, self.config.task.kind)
+        self.known |= zip(new, read, strict=True)
         return [self.known[number] for number in numbers]
 
     def predict(self, numbers: Sequence[int]) -> list[Output]:
@@ -108,24 +86,26 @@ class ArmModel:
         found: list[Output] = []
         size = self.config.runtime.documents_per_micro_batch
         for first in range(0, len(numbers), size):
-            batch = self.batch(self.examples(numbers[first : first + size]))
-            found += list(self.probabilities(batch))
+            found += list(self._probabilities(self.batch(self.examples(numbers[first : first + size]))))
         return found
 
     def batch(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """Returns the arguments of a forward pass on examples, with their labels."""
-        batch = collate(examples, self.pad)
+        batch = collate(examples, cast(int, self.loaded.tokenizer.pad_token_id))
         if self.config.arm.reads != "chunks":
             batch.pop("owners", None)
         return batch
 
+    def inputs(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Returns a batch without its labels, on the device of the model."""
+        return {name: value.to(self.loaded.model.device) for name, value in batch.items() if name != "labels"}
+
     @torch.inference_mode()
-    def probabilities(self, batch: dict[str, Tensor]) -> np.ndarray:
+    def _probabilities(self, batch: dict[str, Tensor]) -> np.ndarray:
         """Returns the probability of each label for each document of a batch."""
-        model = cast(Any, self.loaded.model)
-        inputs = {name: value.to(model.device) for name, value in batch.items() if name != "labels"}
-        with self._autocast():
-            logits = model(**inputs).logits.float()
+        half = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        with torch.autocast(self.loaded.model.device.type, half, enabled=self.precision != "no"):
+            logits = cast(Any, self.loaded.model)(**self.inputs(batch)).logits.float()
         return (logits.sigmoid() if self.corpus.is_multilabel else logits.softmax(-1)).cpu().numpy()
 
     def _spans(self, texts: Sequence[str]) -> list[Output]:
@@ -139,20 +119,24 @@ class ArmModel:
         )
         return [tuple(_span_in(text, entity) for entity in find(text)) for text in texts]
 
-    @torch.no_grad()
-    def _vectors_of(self, example: Example) -> Tensor:
-        """Returns the last hidden states of the first tokens of a document's inputs, in fp32 on the CPU."""
-        encoder, size, states = cast(Any, self.encoder), self.config.runtime.documents_per_micro_batch, []
-        for first in range(0, len(example.inputs), size):
-            part = collate([replace(example, inputs=example.inputs[first : first + size])], self.pad)
-            inputs = {name: part[name].to(encoder.device) for name in ("input_ids", "attention_mask")}
-            with self._autocast():
-                states.append(encoder(**inputs).last_hidden_state[:, 0].float().cpu())
-        return torch.cat(states)
 
-    def _autocast(self) -> torch.autocast:
-        half = torch.float16 if self.precision == "fp16" else torch.bfloat16
-        return torch.autocast(self.loaded.model.device.type, half, enabled=self.precision != "no")
+def load_arm_model(arm: Arm, kind: TaskKind, corpus: LabelledCorpus, seed: int) -> LoadedModel:
+    """Returns the arm's model with a new head, initialised with `seed`; raises ModelError as load_model does."""
+    names = bio_labels(corpus.labels) if kind == "labelling" else corpus.labels
+    values: dict[str, object] = {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+    load = partial(load_model, str(arm.model), arm.revision, new_head=True, seed=seed)
+    auto_class: Any = AutoModelForTokenClassification
+    if kind == "classification":
+        auto_class = AutoModelForSequenceClassification
+        values["problem_type"] = PROBLEM_TYPES[corpus.is_multilabel]
+    if kind == "labelling" or arm.reads != "chunks":
+        return load(auto_class=auto_class, config_values=values)
+    loaded = load(auto_class=AutoModel)
+    torch.manual_seed(seed)
+    return replace(loaded, model=ChunkClassifier.around(loaded.model, chunk_pooling=arm.pooling, **values))
 
 
 def input_length(config: TrialConfig, loaded: LoadedModel) -> int:

@@ -34,16 +34,6 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialCost:
-    """What a trial took: training with its evaluations, prediction from text to labels, peak memory of the process."""
-
-    train_seconds: float
-    documents_per_second: float
-    peak_memory_bytes: int
-    num_parameters: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DownstreamTrial(Artifact):
     """trial.json: one training of an arm, with one seed on one fold.
 
@@ -60,7 +50,6 @@ class DownstreamTrial(Artifact):
     dev_scores: tuple[float, ...]
     predictions: tuple[Prediction, ...]
     num_untested: int
-    cost: TrialCost
 
     @property
     def dev_score(self) -> float:
@@ -83,40 +72,34 @@ class Score:
     high: float | None
 
     @property
+    def numbers(self) -> tuple[float | None, float | None, float | None]:
+        """The mean and both ends of its interval."""
+        return self.mean, self.low, self.high
+
+    @property
     def sign(self) -> int:
         """1 or -1 if the interval lies above or below zero, else 0."""
         return ((self.low or 0.0) > 0) - ((self.high or 0.0) < 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
-    """Values that were tried with the first seed and fold, and the best development score, in percent."""
-
-    values: dict[str, Any]
-    dev_score: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
     """An arm with the values chosen for it, its metrics, and its differences from the baseline arm.
 
-    The first score is the task's main metric; `by_seed` has it for each seed, `by_label` has the F1 of each label.
-    `over_tfidf` is the difference in the main metric from the best arm without a model. `constant` are the labels of
-    every prediction, if they are always the same although the true ones differ.
+    The first score is the task's main metric; `by_label` has the F1 of each label. `over_tfidf` is the
+    difference in the main metric from the best arm without a model. `constant` are the labels of every prediction, if
+    they are always the same although the true ones differ.
     """
 
     arm: str
     values: dict[str, Any]
-    searched: tuple[Searched, ...]
     seeds: tuple[int, ...]
     num_documents: int
     scores: tuple[Score, ...]
-    by_seed: tuple[float, ...]
     by_label: tuple[Score, ...] = ()
     differences: tuple[Score, ...] = ()
     over_tfidf: Score | None = None
     constant: tuple[str, ...] | None = None
-    cost: TrialCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +142,11 @@ class DownstreamComparison(Artifact):
     def metric(self) -> str:
         """The name of the main metric."""
         return self.arms[0].scores[0].metric
+
+    @property
+    def num_compared(self) -> int:
+        """How many arms are compared with the baseline."""
+        return sum(bool(arm.differences) for arm in self.arms)
 
     @property
     def arms_without_result(self) -> list[str]:

@@ -12,36 +12,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from longmlm.artifacts import artifact
 from longmlm.artifacts.artifact import PAGE_FILE, present
 from longmlm.artifacts.fine_tuned import MODEL
 from longmlm.data.corpus import write_set_aside
 from longmlm.data.files import left_out
 from longmlm.downstream.artifacts import ComparedTask, DownstreamComparison, DownstreamTrial
-from longmlm.downstream.card import add_comparison
-from longmlm.downstream.comparison import chosen_values, compared
+from longmlm.downstream.comparison import chosen_values, compared, failures, finding
 from longmlm.downstream.documents import LabelledCorpus, read_labelled, reasons_in_words
-from longmlm.downstream.page import arms_table, failures, finding, write_downstream
-from longmlm.downstream.planned import (
-    FOLDER,
-    TRAINING,
-    TrialConfig,
-    arms_of,
-    combinations,
-    num_trials,
-    planned_trial,
-    seeds_and_folds,
-)
+from longmlm.downstream.page import add_comparison, arms_table, write_downstream
+from longmlm.downstream.planned import FOLDER, TRAINING, Plan
 from longmlm.downstream.records import sources_of
 from longmlm.downstream.settings import DownstreamConfig, LabelledTask
-from longmlm.errors import ArtifactError, TrainingError, counted
+from longmlm.errors import TrainingError, counted
 from longmlm.hubs.datasets import commit_of
 from longmlm.hubs.models import check_model
 from longmlm.inputs import check_source
 from longmlm.processes import exclusive_lock
 from longmlm.reports.pages import made_with, public_path
 from longmlm.reports.tables import text_table
-from longmlm.runtime.trials import TRIALS, Trials
+from longmlm.runtime.trials import Trials, read_from_trial
 from longmlm.temporary import check_writable, remove_inside
 from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.training.tracker import check_installed
@@ -62,14 +51,11 @@ def downstream(config: DownstreamConfig) -> None:
         config = replace(config, task=_pinned(config.task))
         corpus = read_labelled(config.task)
         write_set_aside(folder / SET_ASIDE / "records.jsonl", corpus.set_aside)
-        print(summary(config, corpus), flush=True)
-        trials = DownstreamTrials(config, compared_task(config, corpus), arms_of(config, corpus))
-        comparison = trials.run_all()
+        plan = Plan.of(config, corpus)
+        print(summary(plan, corpus), flush=True)
+        comparison = DownstreamTrials(plan, compared_task(config, corpus)).run_all()
         failed = [f"{name} failed: {reason}" for name, reason in comparison.failed.items()]
         print(text_table(arms_table(comparison)), *failed, sep="\n")
-        if earlier := trials.earlier():
-            number = counted(len(earlier), "trial")
-            print(f"{number} of earlier commands not compared, such as {earlier[0]}")
         print(f"page: {folder / PAGE_FILE}", finding(comparison), sep="\n", flush=True)
         if failed:
             raise TrainingError(f"{failures(comparison)}: fix what failed, and run the same command again")
@@ -89,14 +75,14 @@ def check_inputs(config: DownstreamConfig) -> None:
             check_model(arm.model, arm.revision)
 
 
-def summary(config: DownstreamConfig, corpus: LabelledCorpus) -> str:
+def summary(plan: Plan, corpus: LabelledCorpus) -> str:
     """Returns in a few lines what the documents are, how they are split, and how many trials there are.
 
     Raises DataError if the first fold cannot be made.
     """
     from longmlm.downstream.folds import fold_of  # it imports scikit-learn
 
-    task, data = config.task, config.task.data
+    config, task, data = plan.config, plan.config.task, plan.config.task.data
     aside, set_aside = reasons_in_words(corpus.set_aside), Path(config.output) / FOLDER / SET_ASIDE
     fold = fold_of(corpus, task, config.recipe.seeds[0], 0)
     own = left_out([*data.files, *data.dev_files, *data.test_files])
@@ -106,13 +92,13 @@ def summary(config: DownstreamConfig, corpus: LabelledCorpus) -> str:
     lines = [
         f"{counted(len(corpus.documents), 'document')}: {_labels_text(corpus)}",
         f"records set aside: {aside}; see {set_aside}" if aside else "no record set aside",
-        *([own] if own else []),
+        own,
         f"{counted(task.num_folds, 'fold')}, the first with {sizes}" if task.num_folds else sizes,
-        *([not_tested] if fold.untested else []),
-        *(["no document is given for testing: those are drawn"] if is_drawn else []),
-        f"{counted(len(config.arms), 'arm')}, {counted(num_trials(config), 'trial')}",
+        not_tested if fold.untested else "",
+        "no document is given for testing: those are drawn" if is_drawn else "",
+        f"{counted(len(config.arms), 'arm')}, {counted(plan.num_trials, 'trial')}",
     ]
-    return "\n".join(lines)
+    return "\n".join(filter(None, lines))
 
 
 def compared_task(config: DownstreamConfig, corpus: LabelledCorpus) -> ComparedTask:
@@ -134,9 +120,8 @@ def compared_task(config: DownstreamConfig, corpus: LabelledCorpus) -> ComparedT
 class DownstreamTrials:
     """The trials so far: those that have finished, by arm, with their folders, and why others failed, by name."""
 
-    config: DownstreamConfig
+    plan: Plan
     task: ComparedTask
-    arms: dict[str, TrialConfig]
     finished: dict[str, list[tuple[DownstreamTrial, Path]]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -145,10 +130,10 @@ class DownstreamTrials:
 
         Raises TrainingError if the very first trial fails before training, and if all trials fail.
         """
-        trials = Trials(num_trials(self.config))
-        first, *others = seeds_and_folds(self.config)
-        for arm in self.config.arms:
-            for values in combinations(self.config, arm):
+        trials = Trials(self.plan.num_trials)
+        first, *others = self.plan.seeds_and_folds
+        for arm in self.plan.arms:
+            for values in self.plan.combinations(arm):
                 self.run(trials, arm, values, first)
         for arm, searched in self.finished.items():
             chosen = chosen_values([trial for trial, _ in searched])
@@ -161,12 +146,12 @@ class DownstreamTrials:
 
     def run(self, trials: Trials, arm: str, values: dict[str, Any], seed_and_fold: tuple[int, int]) -> None:
         """Runs a trial unless it has finished, then reports on all trials; exits if a signal stops it."""
-        planned = planned_trial(self.config, self.arms[arm], values, *seed_and_fold)
+        planned = self.plan.trial(arm, values, *seed_and_fold)
         outcome = trials.run(planned)
         if outcome.error:
             self.failed[planned.name] = outcome.error
         else:
-            trial = _result_in(planned.folder)
+            trial = read_from_trial(DownstreamTrial, planned.folder)
             self.finished.setdefault(arm, []).append((trial, planned.folder))
             self.remove_weights(arm)
             before = "finished before, " if outcome.was_finished else ""
@@ -179,35 +164,20 @@ class DownstreamTrials:
         best, _ = max(self.finished[arm], key=lambda pair: pair[0].dev_score)
         for trial, folder in self.finished[arm]:
             remove_inside(folder, TRAINING)
-            if trial is not best and not self.config.keep_weights:
+            if trial is not best and not self.plan.config.keep_weights:
                 remove_inside(folder, MODEL)
-
-    def earlier(self) -> list[Path]:
-        """Returns the folders of finished trials that an earlier command ran and that are not compared now."""
-        compared_now = {folder for finished in self.finished.values() for _, folder in finished}
-        results = Path(self.config.output, FOLDER, TRIALS).glob(f"*/*/*/{DownstreamTrial.FILE}")
-        return sorted(file.parent for file in results if file.parent not in compared_now)
 
     def write(self) -> DownstreamComparison:
         """Writes downstream.json, the page and what the cards of all trials say of it; returns the comparison."""
         pairs = [pair for finished in self.finished.values() for pair in finished]
         comparison = compared(self.task, [trial for trial, _ in pairs], self.failed)
-        made_by = made_with("downstream", present(asdict(self.config)))
-        write_downstream(comparison, Path(self.config.output) / FOLDER, made_by)
-        for finished in self.finished.values():
-            chosen = chosen_values([trial for trial, _ in finished])
-            for trial, folder in finished:
-                if (folder / MODEL).is_dir():
-                    add_comparison(folder, comparison if trial.values == chosen else None)
+        made_by = made_with("downstream", present(asdict(self.plan.config)))
+        write_downstream(comparison, Path(self.plan.config.output) / FOLDER, made_by)
+        chosen = {arm.arm: arm.values for arm in comparison.arms}
+        for trial, folder in pairs:
+            if (folder / MODEL).is_dir():
+                add_comparison(folder, comparison if trial.values == chosen[trial.arm] else None)
         return comparison
-
-
-def _result_in(folder: Path) -> DownstreamTrial:
-    """Returns the result of a finished trial; raises ArtifactError, with the remedy, if it cannot be read."""
-    try:
-        return artifact.read(DownstreamTrial, folder / DownstreamTrial.FILE)
-    except ArtifactError as error:
-        raise ArtifactError(f"{error}; to run the trial again, move {folder} away") from error
 
 
 def _pinned(task: LabelledTask) -> LabelledTask:

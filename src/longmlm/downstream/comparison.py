@@ -1,9 +1,9 @@
-"""Compares the arms of the downstream command: the values chosen for each, its scores, differences and costs."""
+"""Compares the arms of the downstream command: scores, differences, and in one sentence which arm is best."""
 
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,25 +15,18 @@ from longmlm.downstream.artifacts import (
     DownstreamTrial,
     Prediction,
     Score,
-    Searched,
-    TrialCost,
 )
-from longmlm.downstream.bootstrap import Values, averaged, resampled, scores
-from longmlm.downstream.scores import Ratios, ratios_of
-from longmlm.errors import ArtifactError
+from longmlm.downstream.scores import Ratios, Values, averaged, ratios_of, resampled, scores
+from longmlm.errors import ArtifactError, counted
+from longmlm.reports.tables import percent, signed
 
 Predictions = dict[int, dict[str, Prediction]]  # by seed and document
 
 
 def chosen_values(trials: Sequence[DownstreamTrial]) -> dict[str, Any]:
     """Returns the values of an arm's best development score among its trials of the first seed and fold."""
-    return max(searched(trials), key=lambda one: one.dev_score).values
-
-
-def searched(trials: Sequence[DownstreamTrial]) -> tuple[Searched, ...]:
-    """Returns what was tried with the first seed and fold, in its order."""
     first = [trial for trial in trials if (trial.seed, trial.fold) == (trials[0].seed, trials[0].fold)]
-    return tuple(Searched(values=trial.values, dev_score=trial.dev_score) for trial in first)
+    return max(first, key=lambda trial: trial.dev_score).values
 
 
 def compared(task: ComparedTask, trials: Sequence[DownstreamTrial], failed: Mapping[str, str]) -> DownstreamComparison:
@@ -60,22 +53,19 @@ def compared(task: ComparedTask, trials: Sequence[DownstreamTrial], failed: Mapp
             ArmResult(
                 arm=arm,
                 values=chosen[0].values,
-                searched=searched(by_arm[arm]),
                 seeds=tuple(predictions[arm]),
                 num_documents=len({one.document for one in kept}),
                 scores=tuple(found[: len(ratios.names)]),
-                by_seed=tuple(float(np.nan_to_num(of_seed[0, 0])) for of_seed in values[arm]),
                 by_label=tuple(found[len(ratios.names) :]),
                 differences=_differences(values, arm, task.baseline, ratios.names),
                 over_tfidf=next(iter(_differences(values, arm, tfidf, ratios.names)), None),
                 constant=_constant(kept),
-                cost=_mean_cost([trial.cost for trial in chosen]),
             )
         )
     results.sort(key=lambda result: (_rank(result), result.arm == task.baseline), reverse=True)
-    untested = Counter(
-        (trial.arm, trial.seed) for chosen in final.values() for trial in chosen for _ in range(trial.num_untested)
-    )
+    untested = Counter[tuple[str, int]]()
+    for trial in (trial for chosen in final.values() for trial in chosen):
+        untested[trial.arm, trial.seed] += trial.num_untested
     return DownstreamComparison(
         task=task,
         arms=tuple(results),
@@ -84,6 +74,32 @@ def compared(task: ComparedTask, trials: Sequence[DownstreamTrial], failed: Mapp
         num_untested=max(untested.values(), default=0),
         num_left_out=num_left_out,
     )
+
+
+def finding(comparison: DownstreamComparison) -> str:
+    """Returns in one sentence which arm is best, and whether its difference from the baseline excludes zero.
+
+    If the baseline is the best arm, it is compared with the next one. Models that are not shown to be better than
+    TF-IDF are named, and arms that learned nothing. Failed trials come first.
+    """
+    text = f"{failures(comparison)}; " if comparison.failed else ""
+    unlearned = {arm.arm: _unlearned(arm) for arm in comparison.arms}
+    if all(unlearned.values()):
+        return f"{text}{_nothing_learned(comparison, {*unlearned.values()})}"
+    named = "".join(f"; {arm} {reason}: it learned nothing" for arm, reason in unlearned.items() if reason)
+    return f"{text}{_best_text(comparison)}{named}{_tfidf_text(comparison)}{_left_out(comparison)}"
+
+
+def failures(comparison: DownstreamComparison) -> str:
+    """Returns how many trials failed, and which arms have no result because of that."""
+    missing = comparison.arms_without_result
+    arms = f", no result of {' and '.join(missing)}" if missing else ""
+    return f"{len(comparison.failed):,} of {counted(comparison.num_trials, 'trial')} failed{arms}"
+
+
+def points(value: float | None) -> str:
+    """Returns a difference with its sign, a dash where there is none."""
+    return "–" if value is None else signed(f"{value:+.2f}")
 
 
 def _shared(predictions: dict[str, Predictions]) -> tuple[dict[str, Predictions], int]:
@@ -131,16 +147,6 @@ def _differences(
     return tuple(scores(names, averaged(by_seed)[:, : len(names)]))
 
 
-def _mean_cost(costs: Sequence[TrialCost]) -> TrialCost:
-    """Returns the mean over trials; of memory, the most that one took."""
-    return TrialCost(
-        train_seconds=statistics.fmean(cost.train_seconds for cost in costs),
-        documents_per_second=statistics.fmean(cost.documents_per_second for cost in costs),
-        peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
-        num_parameters=costs[0].num_parameters,
-    )
-
-
 def _rank(result: ArmResult) -> float:
     mean = result.scores[0].mean
     return -math.inf if mean is None else round(mean, 9)  # equal but for rounding
@@ -171,3 +177,67 @@ def _predictions(trials: Sequence[DownstreamTrial]) -> Predictions:
         of_seed = predictions.setdefault(trial.seed, {})
         of_seed.update({prediction.document: prediction for prediction in trial.predictions})
     return predictions
+
+
+def _unlearned(arm: ArmResult) -> str:
+    """Returns the sign that an arm learned nothing, as the predicate of a sentence; else an empty text."""
+    if arm.constant is not None:
+        return f"predicts only {' and '.join(map(repr, arm.constant))}" if arm.constant else "predicts no label"
+    return "finds no span" if arm.scores[0].metric == "entity F1" and not arm.scores[0].mean else ""
+
+
+def _nothing_learned(comparison: DownstreamComparison, reasons: Collection[str]) -> str:
+    """Returns that no arm learned anything, the sign of it if all arms show the same, and what to change."""
+    task = comparison.task
+    models = [task.arms[arm.arm] for arm in comparison.arms if task.arms[arm.arm].model]
+    prefix = "frozen_" if all(arm.frozen for arm in models) else ""
+    remedy = f"; raise {prefix}num_epochs or try another {prefix}learning_rate" if models else ""
+    every = "every arm" if len(comparison.arms) > 1 else comparison.arms[0].arm
+    reason = next(iter(reasons)) if len(reasons) == 1 else "predicts the same for all documents"
+    return f"{every} {reason}: nothing was learned{remedy}"
+
+
+def _best_text(comparison: DownstreamComparison) -> str:
+    best, *others = comparison.arms
+    baseline, is_baseline = comparison.task.baseline, best.arm == comparison.task.baseline
+    rival = next((arm for arm in others if (arm.differences if is_baseline else arm.arm == baseline)), None)
+    if rival:
+        return _difference_text(rival, best, comparison) if is_baseline else _difference_text(best, rival, comparison)
+    mean, low, high = map(percent, best.scores[0].numbers)
+    first = f"{best.arm}{' ranks first' if others else ''}: {comparison.metric} {mean} %, 95 % interval {low} to {high}"
+    why = ", no other arm to compare with" if is_baseline else f"; the baseline {baseline} has no result"
+    return first + why
+
+
+def _difference_text(arm: ArmResult, baseline: ArmResult, comparison: DownstreamComparison) -> str:
+    """Returns what the difference of an arm from the baseline says, the better one first."""
+    metric, difference, better, worse = comparison.metric, arm.differences[0], arm, baseline
+    mean, low, high = difference.numbers
+    order = f"({arm.arm} minus {baseline.arm})"
+    if mean is None or low is None or high is None:
+        reason = "the documents tested on are copies or one group"
+        return f"{metric} {points(mean)} points {order}, without an interval: {reason}"
+    if difference.sign < 0:
+        mean, low, high, better, worse = -mean, -high, -low, baseline, arm
+    gain = f"{points(mean)} points, 95 % interval {points(low)} to {points(high)}"
+    if difference.sign == 0:
+        return f"no difference found between {arm.arm} and {baseline.arm}: {metric} {gain} {order}"
+    numbers = " and ".join(f"{percent(one.scores[0].mean)} %" for one in (better, worse))
+    many = comparison.num_compared
+    corrected = f" (not corrected for {many} comparisons)" if many > 1 else ""
+    return f"{better.arm} is better than {worse.arm}: {metric} {numbers}, {gain}{corrected}"
+
+
+def _tfidf_text(comparison: DownstreamComparison) -> str:
+    """Returns which models are not shown to be better than the best arm without a model."""
+    arms = comparison.task.arms
+    without = [arm.arm for arm in comparison.arms if not arms[arm.arm].model]
+    over = {arm.arm: arm.over_tfidf for arm in comparison.arms if arms[arm.arm].model}
+    weak = [arm for arm, score in over.items() if score and score.low is not None and score.sign < 1]
+    best = f" ({without[0]})" if len(without) > 1 else ""
+    return f"; not shown to be better than TF-IDF{best}: {', '.join(weak)}" if weak else ""
+
+
+def _left_out(comparison: DownstreamComparison) -> str:
+    number = counted(comparison.num_left_out, "document")
+    return f"; {number} left out, for which an arm has no prediction with some seed" if comparison.num_left_out else ""

@@ -1,16 +1,17 @@
 """Labelled documents of a task: which records are documents, and whether there is a task to learn."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longmlm.data.corpus import SetAside
 from longmlm.data.files import files_of, kind_of, open_bytes
 from longmlm.data.texts import BAD_ENCODING, Unreadable
-from longmlm.downstream.records import GivenSplit, LabelledDocument, LabelledRecord, labelled_fields, labelled_records
+from longmlm.downstream.records import GivenSplit, LabelledDocument, labelled_documents, labelled_fields
 from longmlm.downstream.settings import LabelledTask
 from longmlm.errors import DataError, counted
+from longmlm.runtime.trials import sha256_of_json
 
 SIDES: tuple[GivenSplit, ...] = ("test", "dev", "train")  # a text that two sides have stays in the first
 DEV_FRACTION = LabelledTask.__dataclass_fields__["dev_fraction"].default
@@ -29,6 +30,13 @@ class LabelledCorpus:
     is_multilabel: bool
     set_aside: tuple[SetAside, ...]
 
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of all documents with their labels, wherever their records are."""
+        left_out = ("origin", "source", "has_list")
+        documents = [asdict(document).items() for document in self.documents]
+        return sha256_of_json([{name: value for name, value in one if name not in left_out} for one in documents])
+
 
 def read_labelled(task: LabelledTask) -> LabelledCorpus:
     """Returns the documents of a task, and the records that cannot be used, with the reasons.
@@ -39,25 +47,24 @@ def read_labelled(task: LabelledTask) -> LabelledCorpus:
     DataError if nothing can be learnt from what remains.
     """
     aside: list[SetAside] = []
-    records = _kept(labelled_records(task), aside)
-    if not records:
+    documents = labelled_documents(task, aside)
+    if not documents:
         raise DataError(f"no record is a labelled document{_summary(aside)}{_remedy(task, aside)}")
     data = task.data
-    given = {record.document.split for record in records if record.document.split}
+    given = {document.split for document in documents if document.split}
     given |= {"dev"} if data.dev_files or data.dev_split else set()
     given |= {"test"} if data.test_files or data.test_split else set()
     if "dev" in given and task.dev_fraction != DEV_FRACTION:
         raise DataError("dev_fraction has no effect, since the data has development documents: remove dev_fraction")
-    records = _kept(_separated(records), aside)
-    is_multilabel = any(record.has_list for record in records)
-    _check_targets(records, is_multilabel, aside)
-    records = _kept(_testable(records, task.kind == "classification" and not is_multilabel), aside)
-    for side in given.difference(record.document.split for record in records):
+    documents = _kept(documents, _clashes(documents), aside)
+    is_multilabel = any(document.has_list for document in documents)
+    _check_targets(documents, is_multilabel, aside)
+    documents = _kept(documents, _untestable(documents, task.kind == "classification" and not is_multilabel), aside)
+    for side in given.difference(document.split for document in documents):
         raise DataError(f"no {'training' if side == 'train' else side} document can be used{_summary(aside)}")
-    _check_targets(records, is_multilabel, aside)
-    documents = tuple(record.document for record in records)
+    _check_targets(documents, is_multilabel, aside)
     labels = sorted(set[str]().union(*(document.all_labels for document in documents)))
-    return LabelledCorpus(documents, units_of(documents), tuple(labels), is_multilabel, tuple(aside))
+    return LabelledCorpus(tuple(documents), units_of(documents), tuple(labels), is_multilabel, tuple(aside))
 
 
 def units_of(documents: Sequence[LabelledDocument]) -> tuple[int, ...]:
@@ -95,62 +102,61 @@ def place_in_words(origin: str) -> str:
     return f"line {number} of {path}"
 
 
-def _kept(items: Iterable[LabelledRecord | SetAside], aside: list[SetAside]) -> list[LabelledRecord]:
-    """Returns the items that are documents, and adds the others to `aside`."""
-    items = list(items)
-    aside += [item for item in items if isinstance(item, SetAside)]
-    return [item for item in items if isinstance(item, LabelledRecord)]
+def _kept(
+    documents: Sequence[LabelledDocument], reasons: Sequence[str], aside: list[SetAside]
+) -> list[LabelledDocument]:
+    """Returns the documents without a reason to leave them out, and adds the others to `aside`."""
+    pairs = list(zip(documents, reasons, strict=True))
+    aside += [SetAside(document.origin, reason, document.source) for document, reason in pairs if reason]
+    return [document for document, reason in pairs if not reason]
 
 
-def _separated(records: Sequence[LabelledRecord]) -> Iterator[LabelledRecord | SetAside]:
-    """Sets aside documents that share a text or a group with documents of another given split."""
+def _clashes(documents: Sequence[LabelledDocument]) -> list[str]:
+    """Returns which documents share a text or a group with documents of another given split."""
     owners: dict[tuple[str, str], GivenSplit] = {}
     reasons: dict[str, str] = {}
     for side in SIDES:
-        for record in (record for record in records if (record.document.split or "train") == side):
-            keys = record.document.keys
-            clash = next((key for key in keys if owners.get(key, side) != side), None)
-            if clash:
-                reasons[record.document.id] = f"its {clash[0]} is also that of a {owners[clash]} document"
+        for document in (document for document in documents if (document.split or "train") == side):
+            if clash := next((key for key in document.keys if owners.get(key, side) != side), None):
+                reasons[document.id] = f"its {clash[0]} is also that of a {owners[clash]} document"
             else:
-                owners |= dict.fromkeys(keys, side)
-    for record in records:
-        reason = reasons.get(record.document.id)
-        yield record.set_aside(reason) if reason else record
+                owners |= dict.fromkeys(document.keys, side)
+    return [reasons.get(document.id, "") for document in documents]
 
 
-def _testable(records: Sequence[LabelledRecord], is_single_label: bool) -> Iterator[LabelledRecord | SetAside]:
-    """Sets aside given test and development documents with a label that no training document has.
+def _untestable(documents: Sequence[LabelledDocument], is_single_label: bool) -> list[str]:
+    """Returns which given test and development documents have a label that no training document has.
 
-    Without given test documents, a class of only one text or group is set aside: it cannot be trained and tested.
+    Without given test documents, so is a class of only one text or group: it cannot be trained and tested.
     """
     texts: dict[str, set[object]] = defaultdict(set)
     groups: dict[str, set[object]] = defaultdict(set)
-    for document in (record.document for record in records if record.is_trained):
+    for document in (document for document in documents if document.is_trained):
         for label in document.all_labels:
             texts[label].add(document.keys[0])
             groups[label].add(document.keys[-1])
-    must_divide = is_single_label and not any(record.document.split == "test" for record in records)
-    for record in records:
-        labels = record.document.all_labels
-        if not record.is_trained and not labels <= texts.keys():
-            yield record.set_aside("no training document has its label")
-        elif must_divide and any(1 in (len(texts[label]), len(groups[label])) for label in labels):
-            yield record.set_aside("its label has only one text or group: training and test need one each")
-        else:
-            yield record
+    must_divide = is_single_label and not any(document.split == "test" for document in documents)
+    lone = {label for label in texts if must_divide and 1 in (len(texts[label]), len(groups[label]))}
+    reasons = []
+    for document in documents:
+        labels, reason = document.all_labels, ""
+        if not document.is_trained and not labels <= texts.keys():
+            reason = "no training document has its label"
+        elif labels & lone:
+            reason = "its label has only one text or group: training and test need one each"
+        reasons.append(reason)
+    return reasons
 
 
-def _check_targets(records: Sequence[LabelledRecord], is_multilabel: bool, aside: Sequence[SetAside]) -> None:
+def _check_targets(documents: Sequence[LabelledDocument], is_multilabel: bool, aside: Sequence[SetAside]) -> None:
     """Raises DataError if nothing can be learnt from the training documents."""
-    trained = [record for record in records if record.is_trained]
+    trained = [document for document in documents if document.is_trained]
     if not trained:
-        raise DataError(f"none of {counted(len(records), 'document')} is a training document{_summary(aside)}")
-    counts = Counter(label for record in trained for label in record.document.all_labels)
+        raise DataError(f"none of {counted(len(documents), 'document')} is a training document{_summary(aside)}")
+    counts = Counter(label for document in trained for label in document.all_labels)
     about = f"{counted(len(trained), 'training document')}, the first at {place_in_words(trained[0].origin)}"
-    has_spans = any(record.document.spans for record in trained)
     are_single = len(counts) > len(trained) and max(counts.values()) == 1
-    if has_spans:
+    if any(document.spans for document in trained):
         return
     if not counts:
         problem = f"no label or span in {about}; check label_field or spans_field"
@@ -177,7 +183,10 @@ def _remedy(task: LabelledTask, aside: Sequence[SetAside]) -> str:
     if names:
         lacks_field = any(item.reason.startswith("no field") for item in aside)
         return f"; the fields are {', '.join(names)}: name them in data" if lacks_field else ""
-    if not data.dataset and not any(Path(path).stat().st_size for path in files_of(data.files)):
+    if data.dataset:
+        return "; the records have no fields"
+    files = files_of(data.files)
+    if not any(Path(path).stat().st_size for path in files):
         return f"; {', '.join(data.files)} is empty"
-    is_json = not data.dataset and {kind_of(path) for path in files_of(data.files)} == {".jsonl"}
+    is_json = {kind_of(path) for path in files} == {".jsonl"}
     return f"; {', '.join(data.files)} is not JSONL, one object per line" if is_json else "; the records have no fields"

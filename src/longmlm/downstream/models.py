@@ -1,4 +1,4 @@
-"""Models of arms: encoders with transformers' own heads, or a head over chunks whose vectors are pooled into one.
+"""Heads of arms: one over chunks whose vectors are pooled into one, and transformers' own on a frozen encoder.
 
 A chunk's vector is the last hidden state of its first token. Three documents of 1, 2 and 1 chunks are pooled as
 
@@ -9,50 +9,22 @@ A chunk's vector is the last hidden state of its first token. Three documents of
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
-from typing import Any, assert_never, get_args
+from typing import Any, assert_never
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
-from transformers import (
-    AutoModel,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
 
-from longmlm.downstream.documents import LabelledCorpus
-from longmlm.downstream.reading import bio_labels
-from longmlm.downstream.settings import Arm, Pooling, TaskKind
-from longmlm.model.architecture import without_pooler
-from longmlm.model.loading import LoadedModel, load_model
+from longmlm.downstream.settings import Pooling
+from longmlm.model.architecture import set_dropout, without_pooler
 
 KERNEL = 3  # chunks that the CNN sees together
 DROPOUT = 0.1  # before the classifier, and in the attention over chunks
-PROBLEM_TYPES = {False: "single_label_classification", True: "multi_label_classification"}  # transformers' names
-
-
-def load_arm_model(arm: Arm, kind: TaskKind, corpus: LabelledCorpus, seed: int) -> LoadedModel:
-    """Returns the arm's model with a new head, initialised with `seed`; raises ModelError as load_model does."""
-    names = bio_labels(corpus.labels) if kind == "labelling" else corpus.labels
-    values: dict[str, object] = {
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: number for number, name in enumerate(names)},
-    }
-    load = partial(load_model, str(arm.model), arm.revision, new_head=True, seed=seed)
-    if kind == "labelling":
-        return load(auto_class=AutoModelForTokenClassification, config_values=values)
-    values["problem_type"] = PROBLEM_TYPES[corpus.is_multilabel]
-    if arm.reads != "chunks":
-        return load(auto_class=AutoModelForSequenceClassification, config_values=values)
-    loaded = load(auto_class=AutoModel)
-    torch.manual_seed(seed)
-    return replace(loaded, model=ChunkClassifier.around(loaded.model, chunk_pooling=arm.pooling, **values))
+MAX_ROUNDING = 1e-4  # of a logit
+ROWS = 8  # inputs of a frozen encoder that are computed at once
 
 
 class ChunkClassifier(PreTrainedModel):
@@ -97,7 +69,6 @@ class ChunkPooling(nn.Module):
 
     def __init__(self, pooling: Pooling, width: int, num_heads: int) -> None:
         super().__init__()
-        assert pooling in get_args(Pooling)
         self.kind: Pooling = pooling
         match pooling:
             case "mean":
@@ -118,8 +89,6 @@ class ChunkPooling(nn.Module):
     ) -> Float[Tensor, "documents width"]:
         """Returns the vector of each document; other chunks than its own do not change it."""
         match self.kind:
-            case "mean":
-                return _mean(chunks, is_chunk)
             case "cnn":
                 seen = nn.functional.relu(self.network(chunks.transpose(1, 2))).transpose(1, 2)
                 return seen.masked_fill(~is_chunk[..., None], -torch.inf).amax(1)
@@ -128,46 +97,74 @@ class ChunkPooling(nn.Module):
                 packed = pack_padded_sequence(chunks, lengths, batch_first=True, enforce_sorted=False)
                 last: Tensor = self.network(packed)[1][0]  # (directions, documents, width / 2)
                 return torch.cat([*last], dim=-1)
-            case "attention":
-                return _mean(self.network(chunks, src_key_padding_mask=~is_chunk), is_chunk)
+            case "mean" | "attention":
+                if self.kind == "attention":
+                    chunks = self.network(chunks, src_key_padding_mask=~is_chunk)
+                return chunks.masked_fill(~is_chunk[..., None], 0).sum(1) / is_chunk.sum(1, keepdim=True)
             case _:
                 assert_never(self.kind)
 
 
 class FirstTokens(nn.Module):
-    """Stands in for a frozen encoder: its inputs are the encoder's last hidden states at the first tokens.
+    """Stands in for a frozen encoder: computes the last hidden state of the first token of each input, once.
 
-    It has the encoder's pooler, which is a part of the head.
+    It has the encoder's pooler, which is a part of the head; `encoder` holds the encoder itself, which is not.
     """
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
+        self.encoder = (encoder,)
+        self.known: dict[bytes, Tensor] = {}
         self.pooler = getattr(encoder, "pooler", None)
         self.pooler_activation = getattr(encoder, "pooler_activation", None)  # ALBERT's pooler is a linear layer
 
-    def forward(
-        self, input_ids: None = None, inputs_embeds: Tensor | None = None, **_: Any
-    ) -> BaseModelOutputWithPooling:
-        """Returns the hidden states as they are, and pooled if the encoder pools."""
-        assert input_ids is None and inputs_embeds is not None  # noqa: PT018
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutputWithPooling:
+        """Returns the hidden states of first tokens, and pooled if the encoder pools."""
+        rows = zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True)
+        keys = [row[is_token].numpy().tobytes() for row, is_token in rows]
+        new = [number for number, key in enumerate(keys) if key not in self.known]
+        for first in range(0, len(new), ROWS):
+            part = new[first : first + ROWS]
+            with torch.no_grad():
+                states = self.encoder[0](input_ids[part], attention_mask=attention_mask[part]).last_hidden_state
+            self.known |= zip((keys[number] for number in part), states[:, 0].float().cpu(), strict=True)
+        states = torch.stack([self.known[key] for key in keys])[:, None].to(input_ids.device)
         pooled = None
         if self.pooler is not None and self.pooler_activation is not None:
-            pooled = self.pooler_activation(self.pooler(inputs_embeds[:, 0]))
+            pooled = self.pooler_activation(self.pooler(states[:, 0]))
         elif self.pooler is not None:
-            pooled = self.pooler(inputs_embeds)
-        return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=pooled)
+            pooled = self.pooler(states)
+        return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooled)
+
+
+def freeze_encoder(model: PreTrainedModel, inputs: dict[str, Tensor]) -> None:
+    """Freezes the encoder of a model; FirstTokens stands in for it unless the head reads more than first tokens.
+
+    `inputs` are those on which the head must compute the same in both ways.
+    """
+    encoder = model.base_model.requires_grad_(False)
+    set_dropout(encoder, 0.0)
+    stand_in = FirstTokens(encoder).requires_grad_()
+    expected = _logits(model.eval(), inputs)
+    setattr(model, model.base_model_prefix, stand_in)
+    try:
+        found = _logits(model, inputs)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # it reads what FirstTokens does not have
+        found = expected.new_empty(0)
+    if found.shape != expected.shape or not torch.allclose(found, expected, rtol=MAX_ROUNDING, atol=MAX_ROUNDING):
+        setattr(model, model.base_model_prefix, encoder)
 
 
 @contextmanager
-def encoder_in_place(model: PreTrainedModel, encoder: PreTrainedModel) -> Iterator[None]:
-    """Puts a frozen encoder back into the model in the block, for a forward pass on tokens and to save the model."""
+def encoder_in_place(model: PreTrainedModel) -> Iterator[None]:
+    """Puts a frozen encoder back into the model in the block, to save the model as transformers loads it."""
     stand_in = model.base_model
-    setattr(model, model.base_model_prefix, encoder)
-    try:
-        yield
-    finally:
-        setattr(model, model.base_model_prefix, stand_in)
+    if isinstance(stand_in, FirstTokens):
+        setattr(model, model.base_model_prefix, stand_in.encoder[0])
+    yield
+    setattr(model, model.base_model_prefix, stand_in)
 
 
-def _mean(chunks: Tensor, is_chunk: Tensor) -> Tensor:
-    return chunks.masked_fill(~is_chunk[..., None], 0).sum(1) / is_chunk.sum(1, keepdim=True)
+@torch.no_grad()
+def _logits(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    return model(**inputs).logits

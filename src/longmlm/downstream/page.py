@@ -1,16 +1,26 @@
-"""The report of the downstream command: which arm is best, by how much and how certainly, and a page."""
+"""The page of the downstream command, and what the cards of its models say."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+
+from markupsafe import Markup
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.artifact import PAGE_FILE
-from longmlm.downstream.artifacts import ArmResult, DownstreamComparison, Score
+from longmlm.artifacts.fine_tuned import FineTuned
+from longmlm.downstream.artifacts import DownstreamComparison, DownstreamTrial
+from longmlm.downstream.comparison import finding, points
+from longmlm.downstream.documents import LabelledCorpus
+from longmlm.downstream.planned import TrialConfig
+from longmlm.downstream.reading import windows_overlap
+from longmlm.downstream.scores import main_score, metric_names
+from longmlm.downstream.settings import LabelledData
 from longmlm.errors import counted
+from longmlm.escaping import markdown, markdown_code
 from longmlm.reports.charts import Chart, Series
 from longmlm.reports.pages import Head, Section, page, write_page
-from longmlm.reports.tables import Table, percent, signed
+from longmlm.reports.tables import Table, markdown_table, percent
 from longmlm.runtime.trials import values_in_words
 
 BOUNDS = ("95 % low", "95 % high")
@@ -27,10 +37,7 @@ def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
     task, metric, arms = comparison.task, comparison.metric, comparison.arms
     seeds = sorted({seed for arm in arms for seed in arm.seeds})
     drawn = "of the documents and of the seeds" if len(seeds) > 1 else "of the documents, for one seed"
-    num_compared = sum(bool(arm.differences) for arm in arms)
-    corrected = f" Not corrected for {num_compared} comparisons." if num_compared > 1 else ""
-    by_label = {arm.arm: {score.metric: score.mean for score in arm.by_label} for arm in arms}
-    by_seed = {arm.arm: dict(zip(map(str, arm.seeds), arm.by_seed, strict=True)) for arm in arms}
+    corrected = f" Not corrected for {comparison.num_compared} comparisons." if comparison.num_compared > 1 else ""
     sections = [
         Section(
             "Arms",
@@ -45,11 +52,8 @@ def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
             f"zero, no difference was found.{corrected}",
             differences_table(comparison),
         ),
-        Section("Cost", "Means over trials; memory is the most that a trial took.", _cost_table(comparison)),
-        Section("By label", "F1 in percent.", _values_table(task.labels, by_label)),
-        Section("By seed", f"{_capital(metric)} in percent.", _values_table([*map(str, seeds)], by_seed)),
+        Section("By label", "F1 in percent.", _labels_table(comparison)),
         Section("Settings", "Values were chosen by the development score.", _settings_table(comparison)),
-        Section("Search", "First seed and fold; best development score over epochs.", _search_table(comparison)),
         Section(
             "Failed trials",
             "The same command tries them again.",
@@ -74,9 +78,8 @@ def arms_table(comparison: DownstreamComparison) -> Table:
     for arm in comparison.arms:
         main, *others = arm.scores
         difference = next(iter(arm.differences), None)
-        cells = [*map(percent, (main.mean, main.low, main.high))]
-        cells += [*map(points, (difference.mean, difference.low, difference.high))] if difference else ["–"] * 3
-        lines.append([arm.arm, *cells, *(percent(score.mean) for score in others)])
+        compared = map(points, difference.numbers if difference else [None] * 3)
+        lines.append([arm.arm, *map(percent, main.numbers), *compared, *(percent(score.mean) for score in others)])
     return Table(["arm", main_name, *BOUNDS, "difference", *BOUNDS, *names], lines)
 
 
@@ -86,105 +89,55 @@ def differences_table(comparison: DownstreamComparison) -> Table:
     for arm in comparison.arms:
         for score in (score for score in arm.differences if score.mean is not None):
             verdict = "–" if score.low is None else verdicts[score.sign]
-            numbers = map(points, (score.mean, score.low, score.high))
-            lines.append([arm.arm, score.metric, *numbers, verdict])
+            lines.append([arm.arm, score.metric, *map(points, score.numbers), verdict])
     return Table(["arm", "metric", "points", *BOUNDS, "verdict"], lines)
 
 
-def points(value: float | None) -> str:
-    """Returns a difference with its sign, a dash where there is none."""
-    return "–" if value is None else signed(f"{value:+.2f}")
+def write_fine_tuned(
+    folder: Path, config: TrialConfig, corpus: LabelledCorpus, trial: DownstreamTrial, num_tokens: int
+) -> None:
+    """Writes what a release of a trial's model needs; `num_tokens` is the longest input, 0 for TF-IDF."""
+    kind, arm, tested = config.task.kind, config.arm, counted(len(trial.predictions), "test document")
+    is_labelling, metric = kind == "labelling", metric_names(kind, corpus.is_multilabel)[0]
+    has_windows = is_labelling and arm.reads == "chunks"
+    score = main_score(trial.predictions, kind, corpus.is_multilabel)
+    fold = f", one fold of {config.task.num_folds}" if config.task.num_folds else ""
+    settings = {**trial.values, "seed": trial.seed, **asdict(config.recipe)}
+    content = FineTuned(
+        auto_class="AutoModelForTokenClassification" if is_labelling else "AutoModelForSequenceClassification",
+        num_tokens=num_tokens,
+        truncation_side="left" if arm.reads == "last" else "right",
+        stride=windows_overlap(num_tokens) if has_windows else None,
+        labels=corpus.labels,
+        metric=metric,
+        score=score,
+        data=tuple(_names(config.task.data)),
+        about=_about(config, corpus),
+        reading=(
+            f"It reads longer texts in windows of {num_tokens:,} tokens that overlap by half. The pipeline above "
+            "merges them, as it did for the scores."
+            if has_windows
+            else f"It reads the {arm.reads} {num_tokens:,} tokens of a text, special tokens included."
+        ),
+        scores=(
+            f"{_capital(metric)} on {tested} that it was not trained on: {score:.2f} %. One seed{fold}; "
+            "the epoch was chosen on development documents."
+        ),
+        training=markdown_table(Table(["setting", "value"], [[name, str(value)] for name, value in settings.items()])),
+        problem=_problem(config),
+    )
+    artifact.write(folder / FineTuned.FILE, content)
 
 
-def finding(comparison: DownstreamComparison) -> str:
-    """Returns in one sentence which arm is best, and whether its difference from the baseline excludes zero.
-
-    If the baseline is the best arm, it is compared with the next one. Models that are not shown to be better than
-    TF-IDF are named, and arms that learned nothing. Failed trials come first.
-    """
-    text = f"{failures(comparison)}; " if comparison.failed else ""
-    unlearned = {arm.arm: _unlearned(arm) for arm in comparison.arms}
-    if all(unlearned.values()):
-        return f"{text}{_nothing_learned(comparison, {*unlearned.values()})}"
-    named = "".join(f"; {arm} {reason}: it learned nothing" for arm, reason in unlearned.items() if reason)
-    return f"{text}{_best_text(comparison)}{named}{_tfidf_text(comparison)}{_left_out(comparison)}"
-
-
-def failures(comparison: DownstreamComparison) -> str:
-    """Returns how many trials failed, and which arms have no result because of that."""
-    missing = comparison.arms_without_result
-    arms = f", no result of {' and '.join(missing)}" if missing else ""
-    return f"{len(comparison.failed):,} of {counted(comparison.num_trials, 'trial')} failed{arms}"
-
-
-def _unlearned(arm: ArmResult) -> str:
-    """Returns the sign that an arm learned nothing, as the predicate of a sentence; else an empty text."""
-    if arm.constant is not None:
-        return f"predicts only {' and '.join(map(repr, arm.constant))}" if arm.constant else "predicts no label"
-    return "finds no span" if arm.scores[0].metric == "entity F1" and not arm.scores[0].mean else ""
-
-
-def _nothing_learned(comparison: DownstreamComparison, reasons: Collection[str]) -> str:
-    """Returns that no arm learned anything, the sign of it if all arms show the same, and what to change."""
-    task = comparison.task
-    models = [task.arms[arm.arm] for arm in comparison.arms if task.arms[arm.arm].model]
-    prefix = "frozen_" if all(arm.frozen for arm in models) else ""
-    remedy = f"; raise {prefix}num_epochs or try another {prefix}learning_rate" if models else ""
-    every = "every arm" if len(comparison.arms) > 1 else comparison.arms[0].arm
-    reason = next(iter(reasons)) if len(reasons) == 1 else "predicts the same for all documents"
-    return f"{every} {reason}: nothing was learned{remedy}"
-
-
-def _best_text(comparison: DownstreamComparison) -> str:
-    best, *others = comparison.arms
-    baseline, score = comparison.task.baseline, best.scores[0]
-    interval = f"95 % interval {percent(score.low)} to {percent(score.high)}"
-    first = f"{best.arm}{' ranks first' if others else ''}: {comparison.metric} {percent(score.mean)} %, {interval}"
-    is_baseline = best.arm == baseline
-    rival = next((arm for arm in others if (arm.differences if is_baseline else arm.arm == baseline)), None)
-    if is_baseline and rival is None:
-        return f"{first}, no other arm to compare with"
-    if rival is None:
-        return f"{first}; the baseline {baseline} has no result"
-    return _difference_text(rival, best, comparison) if is_baseline else _difference_text(best, rival, comparison)
-
-
-def _difference_text(arm: ArmResult, baseline: ArmResult, comparison: DownstreamComparison) -> str:
-    """Returns what the difference of an arm from the baseline says, the better one first."""
-    metric, num_compared = comparison.metric, sum(bool(one.differences) for one in comparison.arms)
-    difference, better, worse = arm.differences[0], arm, baseline
-    if difference.low is None:
-        gain = f"{metric} {points(difference.mean)} points ({arm.arm} minus {baseline.arm})"
-        return f"{gain}, without an interval: the documents tested on are copies or one group"
-    if difference.sign < 0:
-        difference, better, worse = _negated(difference), baseline, arm
-    gain = f"{points(difference.mean)} points, 95 % interval {points(difference.low)} to {points(difference.high)}"
-    if difference.sign == 0:
-        order = f"({arm.arm} minus {baseline.arm})"
-        return f"no difference found between {arm.arm} and {baseline.arm}: {metric} {gain} {order}"
-    numbers = " and ".join(f"{percent(one.scores[0].mean)} %" for one in (better, worse))
-    corrected = f" (not corrected for {num_compared} comparisons)" if num_compared > 1 else ""
-    return f"{better.arm} is better than {worse.arm}: {metric} {numbers}, {gain}{corrected}"
-
-
-def _negated(score: Score) -> Score:
-    mean, low, high = (None if value is None else -value for value in (score.mean, score.high, score.low))
-    return replace(score, mean=mean, low=low, high=high)
-
-
-def _tfidf_text(comparison: DownstreamComparison) -> str:
-    """Returns which models are not shown to be better than the best arm without a model."""
-    arms = comparison.task.arms
-    without = [arm.arm for arm in comparison.arms if not arms[arm.arm].model]
-    over = {arm.arm: arm.over_tfidf for arm in comparison.arms if arms[arm.arm].model}
-    weak = [arm for arm, score in over.items() if score and score.low is not None and score.sign < 1]
-    best = f" ({without[0]})" if len(without) > 1 else ""
-    return f"; not shown to be better than TF-IDF{best}: {', '.join(weak)}" if weak else ""
-
-
-def _left_out(comparison: DownstreamComparison) -> str:
-    number = counted(comparison.num_left_out, "document")
-    return f"; {number} left out, for which an arm has no prediction with some seed" if comparison.num_left_out else ""
+def add_comparison(folder: Path, comparison: DownstreamComparison | None) -> None:
+    """Puts the comparison of all arms into what the card of a trial says; None for a trial that is not part of it."""
+    text = Markup("")
+    if comparison:
+        baseline = markdown_code(comparison.task.baseline)
+        heading = Markup("All arms, with 95 % intervals; differences are to {}, in points:").format(baseline)
+        text = Markup("{}\n\n{}").format(heading, markdown_table(arms_table(comparison)))
+    file = folder / FineTuned.FILE
+    artifact.write(file, replace(artifact.read(FineTuned, file), comparison=text))
 
 
 def _chart(comparison: DownstreamComparison) -> Chart:
@@ -199,24 +152,9 @@ def _chart(comparison: DownstreamComparison) -> Chart:
     return Chart("Means and 95 % intervals", titles, [series], "points", [arm.arm for arm in comparison.arms])
 
 
-def _cost_table(comparison: DownstreamComparison) -> Table:
-    lines = [
-        [
-            arm.arm,
-            f"{arm.cost.train_seconds:,.1f}",
-            f"{arm.cost.documents_per_second:,.1f}",
-            f"{arm.cost.peak_memory_bytes / 1e9:.2f}",
-            f"{arm.cost.num_parameters / 1e6:,.1f}",
-        ]
-        for arm in comparison.arms
-    ]
-    return Table(["arm", "training (s)", "documents/s predicted", "peak memory (GB)", "M parameters"], lines)
-
-
-def _values_table(columns: Sequence[str], values: Mapping[str, Mapping[str, float | None]]) -> Table:
-    """Returns a line per arm with its number in each column, a dash where it has none."""
-    lines = [[arm, *(percent(of_arm.get(column), 1) for column in columns)] for arm, of_arm in values.items()]
-    return Table(["arm", *columns], lines)
+def _labels_table(comparison: DownstreamComparison) -> Table:
+    lines = [[arm.arm, *(percent(score.mean, 1) for score in arm.by_label)] for arm in comparison.arms]
+    return Table(["arm", *comparison.task.labels], lines)
 
 
 def _settings_table(comparison: DownstreamComparison) -> Table:
@@ -233,13 +171,6 @@ def _settings_table(comparison: DownstreamComparison) -> Table:
     return Table(["arm", "model", "reads", "length", "pooling", "trained", "chosen values"], lines)
 
 
-def _search_table(comparison: DownstreamComparison) -> Table:
-    """Returns a line per arm and choice of values with its development score."""
-    tried = [(arm.arm, one) for arm in comparison.arms for one in arm.searched]
-    lines = [[name, values_in_words(one.values), percent(one.dev_score, 1)] for name, one in tried]
-    return Table(["arm", "values", "development score (%)"], lines)
-
-
 def _facts(comparison: DownstreamComparison, seeds: Sequence[int]) -> dict[str, str]:
     task = comparison.task
     untested = f"{comparison.num_untested:,}, since no training document has all of their labels"
@@ -252,6 +183,32 @@ def _facts(comparison: DownstreamComparison, seeds: Sequence[int]) -> dict[str, 
         "seeds": ", ".join(map(str, seeds)),
         "documents tested": f"{comparison.arms[0].num_documents:,}",
     }
+
+
+def _about(config: TrialConfig, corpus: LabelledCorpus) -> Markup:
+    model, arm = str(config.arm.model), config.arm
+    task = "document classification" if config.task.kind == "classification" else "sequence labelling"
+    tuned = (
+        "with a new head, trained with longmlm on the unchanged encoder," if arm.frozen else "fine-tuned with longmlm"
+    )
+    base = markdown_code(model if arm.revision else Path(model).name)
+    return Markup("{}, {} for {}: {}.").format(base, tuned, task, markdown(", ".join(corpus.labels)))
+
+
+def _problem(config: TrialConfig) -> str:
+    if config.arm.model is None:
+        return "TF-IDF is not a transformers model and cannot be released: release another arm"
+    if config.task.kind == "classification" and config.arm.reads == "chunks":
+        return "no class of transformers pools the vectors of chunks: release an arm that reads one input"
+    return ""
+
+
+def _names(data: LabelledData) -> list[str]:
+    """Returns the dataset or the names of the files; of a pattern such as news/*.jsonl, also that of its folder."""
+    if data.dataset:
+        return [data.dataset]
+    paths = [path.rsplit("/", 2) for path in data.files]
+    return ["/".join(parts[-2:]) if "*" in parts[-1] else parts[-1] for parts in paths]
 
 
 def _capital(text: str) -> str:

@@ -50,96 +50,96 @@ class TrialConfig:
         return {"learning_rate": self.learning_rate, "num_epochs": self.num_epochs}
 
 
-def arms_of(config: DownstreamConfig, corpus: LabelledCorpus) -> dict[str, TrialConfig]:
-    """Returns the settings that all trials of each arm share, with checkpoints, commits and hashes as they are now.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The trials of a command; `arms` has what all trials of an arm share, with commits and hashes as they are now."""
 
-    All trials read the same, and a later command notices a change. Raises ModelError for a model that does not exist or
-    has fewer positions than its arm reads, and for a folder without weights; CheckpointError for a run without
-    checkpoints.
-    """
-    arms, documents, digests = {}, documents_sha256(corpus), dict[str, str]()  # several arms may name one model
-    for name, own in config.arms.items():
-        arm, sha256 = own, None
-        if own.model is not None:
-            model = model_or_best_checkpoint(own.model)
-            snapshot = snapshot_of(model, own.revision, with_weights=False)
-            _check_length(name, own, snapshot.folder)
-            arm = replace(own, model=model, revision=snapshot.commit or own.revision)
-            if snapshot.commit is None:
-                sha256 = digests[model] = digests.get(model) or model_sha256(model)
-        arms[name] = TrialConfig(
-            name=Path(config.output).name,
-            task=config.task,
-            arm_name=name,
-            arm=arm,
-            documents_sha256=documents,
-            model_sha256=sha256,
-            recipe=config.recipe.tuning,
-            runtime=config.runtime,
-            tracking=config.tracking,
+    config: DownstreamConfig
+    arms: dict[str, TrialConfig]
+
+    @classmethod
+    def of(cls, config: DownstreamConfig, corpus: LabelledCorpus) -> "Plan":
+        """Returns the trials on a corpus: all read the same, and a later command notices a change.
+
+        Raises ModelError for a model that does not exist or has fewer positions than its arm reads, and for a folder
+        without weights; CheckpointError for a run without checkpoints.
+        """
+        arms, documents, digests = {}, corpus.sha256, dict[str, str]()  # several arms may name one model
+        for name, own in config.arms.items():
+            arm, sha256 = own, None
+            if own.model is not None:
+                model = model_or_best_checkpoint(own.model)
+                snapshot = snapshot_of(model, own.revision, with_weights=False)
+                _check_length(name, own, snapshot.folder)
+                arm = replace(own, model=model, revision=snapshot.commit or own.revision)
+                if snapshot.commit is None:
+                    sha256 = digests[model] = digests.get(model) or model_sha256(model)
+            arms[name] = TrialConfig(
+                name=Path(config.output).name,
+                task=config.task,
+                arm_name=name,
+                arm=arm,
+                documents_sha256=documents,
+                model_sha256=sha256,
+                recipe=config.recipe.tuning,
+                runtime=config.runtime,
+                tracking=config.tracking,
+            )
+        return cls(config, arms)
+
+    def combinations(self, name: str) -> list[dict[str, Any]]:
+        """Returns every combination of rate and epochs to try for an arm; a single empty one for TF-IDF."""
+        recipe, arm = self.config.recipe, self.config.arms[name]
+        if arm.model is None:
+            return [{}]
+        rates = recipe.frozen_learning_rate if arm.frozen else recipe.learning_rate
+        epochs = recipe.frozen_num_epochs if arm.frozen else recipe.num_epochs
+        return [{"learning_rate": rate, "num_epochs": number} for rate, number in itertools.product(rates, epochs)]
+
+    @property
+    def seeds_and_folds(self) -> list[tuple[int, int]]:
+        """The seed and the fold of each trial with the chosen values, first those with which they are chosen."""
+        return list(itertools.product(self.config.recipe.seeds, range(self.config.task.num_folds or 1)))
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials there are in all."""
+        repeated = len(self.seeds_and_folds) - 1
+        return sum(len(self.combinations(arm)) + repeated for arm in self.config.arms)
+
+    def trial(self, name: str, values: dict[str, Any], seed: int, fold: int) -> PlannedTrial:
+        """Returns a trial of an arm with what its result depends on: the hashes of text and models, not their paths."""
+        of_arm, task, arm, data = self.arms[name], self.config.task, self.arms[name].arm, self.config.task.data
+        in_words = trial_name(name, values, seed, fold if task.num_folds else None)
+        trial = replace(of_arm, name=f"{of_arm.name}: {in_words}", seed=seed, fold=fold, **values)
+        is_local = data.dataset is None or Path(data.dataset).is_dir()
+        files = dict.fromkeys(("files", "dev_files", "test_files"), ()) | {
+            "dataset": None if is_local else data.dataset
+        }
+        depends_on = {
+            "task": asdict(task) | {"data": asdict(data) | files},
+            "arm": asdict(arm) | {"model": None if trial.model_sha256 else arm.model},
+            "recipe": asdict(trial.recipe) if arm.model else None,
+            "values": [values, seed, fold],
+        }
+        folder = Path(self.config.output, FOLDER, TRIALS, name, folder_name(values), f"seed-{seed}-fold-{fold}")
+        is_finished = (folder / DownstreamTrial.FILE).is_file()
+        lacks_model = self.config.keep_weights and arm.model and is_finished and not (folder / MODEL).is_dir()
+        return PlannedTrial(
+            name=in_words,
+            folder=folder,
+            key={
+                "settings": sha256_of_json(depends_on),
+                "documents": trial.documents_sha256,
+                "model": trial.model_sha256 or "",
+            },
+            files={TRIAL: to_toml(trial)},
+            module=MODULE,
+            arguments=(str(folder),),
+            training=TRAINING,
+            result=DownstreamTrial.FILE,
+            missing="its model was removed" if lacks_model else "",
         )
-    return arms
-
-
-def documents_sha256(corpus: LabelledCorpus) -> str:
-    """Returns the SHA-256 of all documents with their labels."""
-    return sha256_of_json([asdict(document) for document in corpus.documents])
-
-
-def planned_trial(
-    config: DownstreamConfig, of_arm: TrialConfig, values: dict[str, Any], seed: int, fold: int
-) -> PlannedTrial:
-    """Returns a trial of an arm with what its result depends on: the hashes of text and models, but not their paths."""
-    name = trial_name(of_arm.arm_name, values, seed, fold if config.task.num_folds else None)
-    trial = replace(of_arm, name=f"{of_arm.name}: {name}", seed=seed, fold=fold, **values)
-    task, arm, data = trial.task, trial.arm, trial.task.data
-    is_local = data.dataset is None or Path(data.dataset).is_dir()
-    files = dict.fromkeys(("files", "dev_files", "test_files"), ()) | {"dataset": None if is_local else data.dataset}
-    depends_on = {
-        "task": asdict(task) | {"data": asdict(data) | files},
-        "arm": asdict(arm) | {"model": None if trial.model_sha256 else arm.model},
-        "recipe": asdict(trial.recipe) if arm.model else None,
-        "values": [trial.values, trial.seed, trial.fold],
-    }
-    output, values = Path(config.output) / FOLDER / TRIALS, trial.values
-    folder = output / trial.arm_name / folder_name(values) / f"seed-{trial.seed}-fold-{trial.fold}"
-    needs_model = config.keep_weights and arm.model is not None and (folder / DownstreamTrial.FILE).is_file()
-    return PlannedTrial(
-        name=name,
-        folder=folder,
-        key={
-            "settings": sha256_of_json(depends_on),
-            "documents": trial.documents_sha256,
-            "model": trial.model_sha256 or "",
-        },
-        files={TRIAL: to_toml(trial)},
-        module=MODULE,
-        arguments=(str(folder),),
-        training=TRAINING,
-        result=DownstreamTrial.FILE,
-        missing="its model was removed" if needs_model and not (folder / MODEL).is_dir() else "",
-    )
-
-
-def combinations(config: DownstreamConfig, arm: str) -> list[dict[str, Any]]:
-    """Returns every combination of rate and epochs to try for an arm; a single empty one for TF-IDF."""
-    recipe, is_frozen = config.recipe, config.arms[arm].frozen
-    if config.arms[arm].model is None:
-        return [{}]
-    rates = recipe.frozen_learning_rate if is_frozen else recipe.learning_rate
-    epochs = recipe.frozen_num_epochs if is_frozen else recipe.num_epochs
-    return [{"learning_rate": rate, "num_epochs": number} for rate, number in itertools.product(rates, epochs)]
-
-
-def seeds_and_folds(config: DownstreamConfig) -> list[tuple[int, int]]:
-    """Returns the seed and the fold of each trial with the chosen values, first those with which they are chosen."""
-    return list(itertools.product(config.recipe.seeds, range(config.task.num_folds or 1)))
-
-
-def num_trials(config: DownstreamConfig) -> int:
-    """Returns how many trials there are in all."""
-    repeated = len(seeds_and_folds(config)) - 1
-    return sum(len(combinations(config, arm)) + repeated for arm in config.arms)
 
 
 def _check_length(name: str, arm: Arm, folder: Path) -> None:

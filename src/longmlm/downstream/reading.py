@@ -8,7 +8,7 @@ With a length of 6, an input holds 4 tokens of the document, between both specia
     windows     0 1 2 3 | 2 3 4 5 | 4 5 6 7 | 6 7 8 9      chunks, for labelling
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.records import LabelledDocument
-from longmlm.downstream.settings import Arm
+from longmlm.downstream.settings import Arm, TaskKind
 from longmlm.errors import ModelError
 
 IGNORED = -100  # the target of a special token
@@ -30,13 +30,11 @@ IGNORED = -100  # the target of a special token
 class Example:
     """A document: the token ids of its inputs, and its target.
 
-    The target is a class, a 0 or 1 for each class, or, for labelling, a class for each token of each input. In place of
-    `inputs`, a frozen encoder's head reads `vectors`, those of the inputs' first tokens, (inputs, width).
+    The target is a class, a 0 or 1 for each class, or, for labelling, a class for each token of each input.
     """
 
     inputs: tuple[list[int], ...]
     target: Any
-    vectors: Tensor | None = None
 
 
 def windows_overlap(num_tokens: int) -> int:
@@ -51,48 +49,47 @@ def set_reading(tokenizer: PreTrainedTokenizerBase, arm: Arm, num_tokens: int) -
     tokenizer.init_kwargs["truncation_side"] = tokenizer.truncation_side
 
 
-def classification_examples(
-    corpus: LabelledCorpus, numbers: Sequence[int], tokenizer: PreTrainedTokenizerBase, arm: Arm
-) -> list[Example]:
-    """Returns the documents of these numbers; raises ModelError for a tokenizer without a first token for chunks."""
-    classes = {label: number for number, label in enumerate(corpus.labels)}
-    examples = []
-    for document in (corpus.documents[number] for number in numbers):
-        encoded = tokenizer(document.text, truncation=True, return_overflowing_tokens=arm.reads == "chunks")
-        rows = encoded["input_ids"] if arm.reads == "chunks" else [encoded["input_ids"]]
-        if arm.reads == "chunks" and rows[0][0] != tokenizer.cls_token_id:
-            raise ModelError(f"{arm.model} puts no classification token first: chunks need a model that does")
-        target: Any = classes[document.labels[0]] if not corpus.is_multilabel else np.zeros(len(classes), np.float32)
-        if corpus.is_multilabel:
-            target[[classes[label] for label in document.labels]] = 1
-        examples.append(Example(tuple(rows), target))
-    return examples
+def examples_of(
+    corpus: LabelledCorpus, numbers: Sequence[int], tokenizer: PreTrainedTokenizerBase, arm: Arm, kind: TaskKind
+) -> Iterator[Example]:
+    """Yields the documents of these numbers; raises ModelError for a tokenizer without a first token for chunks."""
+    of_document = _labelling_example if kind == "labelling" else _classification_example
+    for number in numbers:
+        yield of_document(corpus.documents[number], corpus, tokenizer, arm)
 
 
-def labelling_examples(
-    corpus: LabelledCorpus, numbers: Sequence[int], tokenizer: PreTrainedTokenizerBase, arm: Arm
-) -> list[Example]:
-    """Returns the documents of these numbers, with the class of each token: O, B-x or I-x."""
+def _classification_example(
+    document: LabelledDocument, corpus: LabelledCorpus, tokenizer: PreTrainedTokenizerBase, arm: Arm
+) -> Example:
+    inputs = tokenizer(document.text, truncation=True, return_overflowing_tokens=arm.reads == "chunks")["input_ids"]
+    if arm.reads == "chunks" and inputs[0][0] != tokenizer.cls_token_id:
+        raise ModelError(f"{arm.model} puts no classification token first: chunks need a model that does")
+    target: Any = np.array([label in document.labels for label in corpus.labels], np.float32)
+    if not corpus.is_multilabel:
+        target = target.argmax()
+    return Example(tuple(inputs) if arm.reads == "chunks" else (inputs,), target)
+
+
+def _labelling_example(
+    document: LabelledDocument, corpus: LabelledCorpus, tokenizer: PreTrainedTokenizerBase, arm: Arm
+) -> Example:
+    """Returns a document with the class of each token: O, B-x or I-x."""
     classes = {label: 1 + 2 * number for number, label in enumerate(corpus.labels)}
-    overlap = windows_overlap(tokenizer.model_max_length)
-    examples = []
-    for document in (corpus.documents[number] for number in numbers):
-        encoded = tokenizer(
-            document.text,
-            truncation=True,
-            stride=overlap if arm.reads == "chunks" else 0,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-            return_special_tokens_mask=True,
-        )
-        num_read = None if arm.reads == "chunks" else 1
-        offsets, masks = encoded["offset_mapping"][:num_read], encoded["special_tokens_mask"][:num_read]
-        targets = [
-            [IGNORED if is_special else one for one, is_special in zip(_bio(document, row, classes), mask, strict=True)]
-            for row, mask in zip(offsets, masks, strict=True)
-        ]
-        examples.append(Example(tuple(encoded["input_ids"][:num_read]), targets))
-    return examples
+    encoded = tokenizer(
+        document.text,
+        truncation=True,
+        stride=windows_overlap(tokenizer.model_max_length) if arm.reads == "chunks" else 0,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+    )
+    num_read = None if arm.reads == "chunks" else 1
+    offsets, masks = encoded["offset_mapping"][:num_read], encoded["special_tokens_mask"][:num_read]
+    targets = [
+        [IGNORED if is_special else one for one, is_special in zip(_bio(document, row, classes), mask, strict=True)]
+        for row, mask in zip(offsets, masks, strict=True)
+    ]
+    return Example(tuple(encoded["input_ids"][:num_read]), targets)
 
 
 def bio_labels(labels: Sequence[str]) -> tuple[str, ...]:
@@ -106,37 +103,28 @@ def _bio(document: LabelledDocument, offsets: Sequence[tuple[int, int]], classes
     A token that overlaps two spans in characters is the first one's, unless the second would have no token without it
     and the first has others.
     """
-    spans, owners, number = document.spans, list[int](), 0  # the span of each token, or -1
-    for start, end in offsets:
-        while number < len(spans) and spans[number].end <= start:
-            number += 1
-        is_outside = start == end or number == len(spans) or end <= spans[number].start
-        owners.append(-1 if is_outside else number)
-    for index, (first, (_, end)) in enumerate(zip(owners, offsets, strict=True)):
-        second = first + 1
-        overlaps = first >= 0 and second < len(spans) and spans[second].start < end
-        if overlaps and second not in owners and owners.count(first) > 1:
-            owners[index] = second
+    spans, owners, (starts, ends) = document.spans, np.full(len(offsets), -1), np.reshape(offsets, (-1, 2)).T
+    for number, span in enumerate(spans):
+        tokens = np.flatnonzero((starts < ends) & (starts < span.end) & (ends > span.start))
+        own = tokens[owners[tokens] < 0]
+        if not len(own) and len(tokens) and (owners == owners[tokens[0]]).sum() > 1:
+            own = tokens[:1]
+        owners[own] = number
     found = []
-    for before, owner, (start, _) in zip([-1, *owners], owners, offsets, strict=False):
-        is_inside = owner == before or start > spans[owner].start
-        found.append(0 if owner < 0 else classes[spans[owner].label] + is_inside)
+    for before, owner, start in zip([-1, *owners], owners, starts, strict=False):
+        is_inside = owner >= 0 and (owner == before or start > spans[owner].start)
+        found.append(0 if owner < 0 else classes[spans[owner].label] + int(is_inside))
     return found
 
 
 def collate(examples: Sequence[Example], pad: int) -> dict[str, Tensor]:
     """Returns the inputs of all examples as rows, padded on the right, the example of each row, and the targets."""
-    owners = torch.tensor([number for number, one in enumerate(examples) for _ in one.inputs])
-    if examples[0].vectors is not None:
-        vectors = torch.cat([one.vectors for one in examples if one.vectors is not None])
-        batch = {"inputs_embeds": vectors[:, None]}
-    else:
-        rows = list(chain.from_iterable(one.inputs for one in examples))
-        input_ids = _padded(rows, pad)
-        lengths = torch.tensor([*map(len, rows)])
-        batch = {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()}
+    rows = list(chain.from_iterable(one.inputs for one in examples))
+    input_ids, lengths = _padded(rows, pad), torch.tensor([*map(len, rows)])
+    batch = {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()}
     if isinstance(examples[0].target, list):
         return {**batch, "labels": _padded(list(chain.from_iterable(one.target for one in examples)), IGNORED)}
+    owners = torch.tensor([number for number, one in enumerate(examples) for _ in one.inputs])
     return {**batch, "owners": owners, "labels": torch.from_numpy(np.stack([one.target for one in examples]))}
 
 

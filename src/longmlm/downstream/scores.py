@@ -1,24 +1,33 @@
-"""Metrics of predictions, computed from sums over documents, so that documents can be resampled by weights.
+"""Metrics of predictions with bootstrap intervals: their values if other documents, and other seeds, had been drawn.
+
+Metrics are computed from sums over documents, so that documents can be resampled by weights. Documents of one unit,
+such as copies or those of one author, are drawn together, since they are not independent.
 
 Two documents, one of which is predicted correctly: the parts are [1, 0], the wholes [1, 1], and with the weights [1, 1]
 the accuracy is 1 / 2; with [2, 0], the first document drawn twice, it is 2 / 2. F1 is such a ratio too, of twice the
 correct items to the true and the predicted ones.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 
-from longmlm.downstream.artifacts import LabelledSpan, Prediction
+from longmlm.downstream.artifacts import LabelledSpan, Prediction, Score
 from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.settings import TaskKind
 
 MACRO = "macro-F1"
 THRESHOLD = 0.5  # of a label's probability, where documents have several labels
+NUM_RESAMPLES = 2000
+SEED = 20_001
+BLOCK_ENTRIES = 4_000_000  # weights that are held at once
+INTERVAL = (2.5, 97.5)  # percentiles
 
 Output = Float[np.ndarray, " labels"] | tuple[LabelledSpan, ...]  # the probability of each label, or spans
+Values = Float[np.ndarray, "resamples metrics"]  # the first row is that of the documents as they are
 Count = tuple[str, int, int]  # what a document adds to part and whole of a metric
 
 
@@ -109,6 +118,50 @@ def predictions_of(corpus: LabelledCorpus, numbers: Sequence[int], outputs: Sequ
     return predictions
 
 
+def resampled(measures: Sequence[Ratios], units: Sequence[str]) -> list[Values]:
+    """Returns the metrics of all documents, and those of 2,000 resamples, which are the same for every measure.
+
+    `units` has the unit of each document. A metric that counts documents of a single unit is not defined in resamples:
+    it would be the same in all of them.
+    """
+    numbers = np.unique(np.array(units, dtype=object), return_inverse=True)[1]
+    blocks = [[each.values(weights) for each in measures] for weights in _weights(numbers)]
+    by_measure = [np.concatenate(values) for values in zip(*blocks, strict=True)]
+    for each, values in zip(measures, by_measure, strict=True):
+        is_single = [len(np.unique(numbers[of_metric])) < 2 for of_metric in each.counted.T]  # noqa: PLR2004
+        values[1:, is_single] = np.nan
+    return by_measure
+
+
+def averaged(values: Sequence[Values]) -> Values:
+    """Returns the mean over seeds; with several, every resample of documents is one of the seeds too.
+
+    The mean of n seeds drawn from n varies by (n - 1) / n as much as that of n new seeds, so its distance from the mean
+    of all of them is multiplied by sqrt(n / (n - 1)). A seed for which a metric is not defined takes no part.
+    """
+    generator, num_seeds = np.random.default_rng(SEED), len(values)
+    drawn = generator.integers(num_seeds, size=(NUM_RESAMPLES, num_seeds))
+    counts = np.concatenate(
+        [np.ones((1, num_seeds)), np.stack([(drawn == seed).sum(1) for seed in range(num_seeds)], 1)]
+    )
+    stacked = np.stack(values, axis=1)
+    of_drawn, of_all = _mean(stacked, counts[:, :, None]), _mean(stacked, np.ones_like(counts)[:, :, None])
+    return of_all + math.sqrt(num_seeds / max(1, num_seeds - 1)) * (of_drawn - of_all)
+
+
+def scores(names: Sequence[str], values: Values) -> list[Score]:
+    """Returns each metric with its value and the interval from the 2.5th to the 97.5th percentile of the resamples."""
+    computed = []
+    for name, column in zip(names, values.T, strict=True):
+        mean, drawn = column[0], column[1:][~np.isnan(column[1:])]
+        if np.isnan(mean) or not len(drawn):
+            computed.append(Score(metric=name, mean=None if np.isnan(mean) else float(mean), low=None, high=None))
+            continue
+        low, high = np.percentile(drawn, INTERVAL)
+        computed.append(Score(metric=name, mean=float(mean), low=float(low), high=float(high)))
+    return computed
+
+
 def _class_counts(row: Prediction) -> Iterator[Count]:
     truth, predicted = {*row.labels}, {*row.predicted}
     yield "accuracy", truth == predicted, 1
@@ -130,3 +183,24 @@ def _span_counts(row: Prediction) -> Iterator[Count]:
 
 def _divided(parts: np.ndarray, wholes: np.ndarray) -> np.ndarray:
     return np.divide(parts, wholes, out=np.full(np.shape(parts), np.nan), where=wholes > 0)
+
+
+def _mean(
+    stacked: Float[np.ndarray, "resamples seeds metrics"], counts: Float[np.ndarray, "resamples seeds 1"]
+) -> Values:
+    weights = counts * ~np.isnan(stacked)
+    sums = (weights * np.nan_to_num(stacked)).sum(axis=1)
+    return np.divide(sums, weights.sum(axis=1), out=np.full(sums.shape, np.nan), where=weights.sum(axis=1) > 0)
+
+
+def _weights(units: Int64[np.ndarray, " documents"]) -> Iterator[Float[np.ndarray, "resamples documents"]]:
+    """Yields how often each document occurs: once, then in each resample, some of them at a time."""
+    num_units = int(units.max(initial=-1)) + 1
+    yield np.ones((1, len(units)))
+    generator = np.random.default_rng(SEED)
+    rows = max(1, BLOCK_ENTRIES // max(1, len(units)))
+    for first in range(0, NUM_RESAMPLES, rows):
+        size = (min(rows, NUM_RESAMPLES - first), num_units)
+        drawn = generator.integers(num_units, size=size) + num_units * np.arange(size[0])[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size[0] * num_units).reshape(size)
+        yield counts[:, units].astype(np.float64)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from longmlm.settings.arms import check_arm_name, check_is_arm, check_seeds
 from longmlm.settings.prepare import check_delimiter
-from longmlm.settings.pretrain import Precision, Tracker, check_regularisation
+from longmlm.settings.pretrain import Precision, Tracker
 
 TaskKind = Literal["classification", "labelling"]
 Reading = Literal["first", "last", "chunks"]
@@ -150,23 +150,14 @@ class Tuning:
 
     documents_per_step: int = 16
     """Documents of a global batch: the same for every arm, however much it reads of each."""
-    warmup_fraction: float = 0.1
-    """Share of the steps with a rising learning rate."""
     patience: int = 2
     """Epochs without a better development score after which training ends, once half of the epochs are over."""
-    weight_decay: float = 0.01
-    """AdamW's weight decay."""
-    dropout: float | None = None
-    """Probability of every dropout layer; by default as in the checkpoint."""
     precision: Precision = "auto"
     """Autocast precision: no (fp32), bf16, auto (bf16 if supported) or fp16."""
 
     def __post_init__(self) -> None:
-        check_regularisation(self.weight_decay, self.dropout)
         if self.documents_per_step < 1 or self.patience < 1:
             raise ValueError("documents_per_step and patience must be at least 1")
-        if not 0 <= self.warmup_fraction < 1:
-            raise ValueError("warmup_fraction must be at least 0 and below 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,14 +177,11 @@ class FinetuneRecipe(Tuning):
 
     def __post_init__(self) -> None:
         Tuning.__post_init__(self)
-        for name in ("learning_rate", "frozen_learning_rate"):
-            if not (rates := getattr(self, name)) or not all(0 < rate < math.inf for rate in rates):
-                raise ValueError(f"{name} must be a list of positive numbers")
-        for name in ("num_epochs", "frozen_num_epochs"):
-            if not (numbers := getattr(self, name)) or min(numbers) < 1:
-                raise ValueError(f"{name} must be a list of numbers, each at least 1")
-        for name in ("learning_rate", "num_epochs", "frozen_learning_rate", "frozen_num_epochs"):
-            values = getattr(self, name)
+        for name in ("learning_rate", "frozen_learning_rate", "num_epochs", "frozen_num_epochs"):
+            values, is_rate = getattr(self, name), name.endswith("rate")
+            if not values or not all(0 < value < math.inf if is_rate else value >= 1 for value in values):
+                kind = "positive numbers" if is_rate else "numbers, each at least 1"
+                raise ValueError(f"{name} must be a list of {kind}")
             if repeated := [value for value in values if values.count(value) > 1]:
                 raise ValueError(f"{name} must be different numbers: {repeated[0]} is repeated")
         check_seeds(self.seeds)
@@ -243,14 +231,15 @@ class DownstreamConfig:
     def __post_init__(self) -> None:
         if not self.arms:
             raise ValueError("set arms under [arms.NAME]")
-        for name in self.arms:
-            check_arm_name(name)
         check_is_arm("baseline", self.baseline, self.arms)
         for name, arm in self.arms.items():
-            if self.task.kind == "labelling" and (arm.model is None or arm.frozen):
+            check_arm_name(name)
+            if self.task.kind == "classification":
+                continue
+            if arm.model is None or arm.frozen:
                 problem = "has no model" if arm.model is None else "is frozen"
                 raise ValueError(f"arms.{name} {problem}, but labelling trains a model in every arm")
-            if self.task.kind == "labelling" and (arm.pooling != "mean" or arm.reads == "last"):
+            if arm.pooling != "mean" or arm.reads == "last":
                 raise ValueError(f"arms.{name}: labelling reads the first tokens, or chunks that are not pooled")
 
     @property
@@ -268,7 +257,7 @@ class DownstreamConfig:
             names = ("recipe.learning_rate", "recipe.num_epochs")
             yield names, "without an arm whose model is tuned (frozen = false): remove it"
         if not models:
-            names = (*(f"recipe.{item.name}" for item in fields(Tuning)), "tracking.tracker", "keep_weights")
-            yield names, "without an arm that has a model: remove it"
-            names = tuple(f"runtime.{item.name}" for item in fields(FinetuneRuntime))
+            recipe = [f"recipe.{item.name}" for item in fields(Tuning)]
+            runtime = [f"runtime.{item.name}" for item in fields(FinetuneRuntime)]
+            names = (*recipe, *runtime, "tracking.tracker", "keep_weights")
             yield names, "without an arm that has a model: remove it"

@@ -36,11 +36,6 @@ class TfidfModel:
     num_tokens: ClassVar[int] = 0
     precision: ClassVar[ComputePrecision] = "no"
 
-    @property
-    def num_parameters(self) -> int:
-        """The number of weights of all terms and labels, and of the labels' biases."""
-        return (len(self.pipeline[0].vocabulary_) + 1) * len(self.corpus.labels)
-
     def predict(self, numbers: Sequence[int]) -> list[Output]:
         """Returns for each document the probability of each label."""
         table = np.zeros((len(numbers), len(self.corpus.labels)))
@@ -57,15 +52,10 @@ class TfidfModel:
 
     def fit(self, numbers: Sequence[int]) -> None:
         """Fits the pipeline; raises DataError if no document has a word."""
-        classes = {label: number for number, label in enumerate(self.corpus.labels)}
-        labels = [[classes[label] for label in self.corpus.documents[number].labels] for number in numbers]
-        target = (
-            np.array([one[0] for one in labels])
-            if not self.corpus.is_multilabel
-            else np.zeros((len(labels), len(classes)), int)
-        )
-        for row, one in enumerate(labels if self.corpus.is_multilabel else ()):
-            target[row, one] = 1
+        documents = [self.corpus.documents[number] for number in numbers]
+        target = np.array([[label in one.labels for label in self.corpus.labels] for one in documents], int)
+        if not self.corpus.is_multilabel:
+            target = target.argmax(axis=1)
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Label .* is present in all training examples")

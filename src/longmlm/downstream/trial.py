@@ -9,19 +9,17 @@ FOLDER/
 """
 
 import os
-import resource
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.config import read
-from longmlm.downstream.artifacts import DownstreamTrial, TrialCost
-from longmlm.downstream.card import write_fine_tuned
+from longmlm.downstream.artifacts import DownstreamTrial
 from longmlm.downstream.documents import LabelledCorpus, read_labelled
 from longmlm.downstream.folds import fold_of
-from longmlm.downstream.planned import TRAINING, TrialConfig, documents_sha256
+from longmlm.downstream.page import write_fine_tuned
+from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.scores import predictions_of
 from longmlm.errors import DataError, naming
 from longmlm.hubs.models import model_sha256
@@ -44,7 +42,6 @@ def run_trial(folder: Path) -> None:
     _check_unchanged(config, corpus)
     fold = fold_of(corpus, config.task, config.seed, config.fold)
     with exclusive_lock(folder):
-        since = time.monotonic()
         if config.arm.model is None:
             from longmlm.downstream.tfidf import fit_tfidf
 
@@ -58,24 +55,14 @@ def run_trial(folder: Path) -> None:
             model = ArmModel.load(config, corpus)
             print(*model.loaded.notes, sep="\n", flush=True)
             dev_scores = fine_tune(folder, model, fold)
-        seconds = time.monotonic() - since
-        since = time.monotonic()
-        outputs = model.predict(fold.test)
-        cost = TrialCost(
-            train_seconds=seconds,
-            documents_per_second=len(fold.test) / (time.monotonic() - since),
-            peak_memory_bytes=_peak_memory_bytes(),
-            num_parameters=model.num_parameters,
-        )
         trial = DownstreamTrial(
             arm=config.arm_name,
             values=config.values,
             seed=config.seed,
             fold=config.fold,
             dev_scores=dev_scores,
-            predictions=tuple(predictions_of(corpus, fold.test, outputs)),
+            predictions=tuple(predictions_of(corpus, fold.test, model.predict(fold.test))),
             num_untested=len(fold.untested),
-            cost=cost,
         )
         resolved = replace(config, recipe=replace(config.recipe, precision=model.precision))
         write_fine_tuned(folder, resolved, corpus, trial, model.num_tokens)
@@ -85,7 +72,7 @@ def run_trial(folder: Path) -> None:
 
 def _check_unchanged(config: TrialConfig, corpus: LabelledCorpus) -> None:
     """Raises DataError if the documents or the files of a local model are not those that the command read."""
-    if documents_sha256(corpus) != config.documents_sha256:
+    if corpus.sha256 != config.documents_sha256:
         raise DataError("the documents have changed since the command started: run longmlm downstream again")
     if config.model_sha256 and model_sha256(str(config.arm.model)) != config.model_sha256:
         raise DataError(f"{config.arm.model} has changed since the command started: run longmlm downstream again")
@@ -104,14 +91,6 @@ def _set_environment(folder: Path, tracking: Tracker) -> None:
         os.environ["WANDB_ENTITY"] = tracking.entity
     if "WANDB_API_KEY" not in os.environ and not Path("~/.netrc").expanduser().is_file():
         os.environ.setdefault("WANDB_MODE", "offline")
-
-
-def _peak_memory_bytes() -> int:
-    """Returns the most memory this process has held: on the GPU where there is one, resident otherwise."""
-    torch = sys.modules.get("torch")  # TF-IDF does not import it
-    if torch is not None and torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 if __name__ == "__main__":

@@ -7,15 +7,12 @@ FOLDER/
 
 import shutil
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import EarlyStoppingCallback, PreTrainedModel, PrinterCallback, Trainer, TrainingArguments
+from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -36,9 +33,9 @@ from longmlm.runtime.memory import is_out_of_memory
 from longmlm.settings.pretrain import ComputePrecision
 
 STATE = "trainer_state.json"  # the file that Trainer writes last into a checkpoint, but for a copy of its arguments
+WARMUP, WEIGHT_DECAY = 0.1, 0.01  # a share of the steps, and AdamW's
 SCORE, BEST = "eval_score", "eval_best"
 TIE = 1e-6  # percentage points per epoch, so that of equal epochs the latest is the best
-MAX_ROUNDING = 0.05  # of a probability, in bf16
 
 
 def fine_tune(folder: Path, model: ArmModel, fold: Fold) -> tuple[float, ...]:
@@ -47,13 +44,15 @@ def fine_tune(folder: Path, model: ArmModel, fold: Fold) -> tuple[float, ...]:
     Resumes from the last complete checkpoint. Raises ModelError if the model cannot be trained on these documents,
     TrainingError if memory runs out or a loss is not finite.
     """
-    _check_forward(model, fold.train)
-    examples = model.examples(fold.train)
+    longest = max(fold.train, key=lambda number: len(model.corpus.documents[number].text))
+    remedy = "" if model.precision == "no" else '; set precision = "no" in [recipe] to compute in fp32'
+    with library_errors(f"{model.config.arm.model} fails on inputs of up to {model.num_tokens:,} tokens{remedy}"):
+        model.predict([longest])
     tuner = _Tuner(
         model=model.loaded.model,
         args=_arguments(folder / TRAINING, model.config, model.precision),
         data_collator=model.batch,
-        train_dataset=cast(Any, examples),
+        train_dataset=cast(Any, model.examples(fold.train)),
         eval_dataset=cast(Any, fold.dev),
         compute_loss_func=_loss,
         callbacks=[_Patience(model.config.recipe.patience, 2 * TIE * (model.config.num_epochs or 0))],
@@ -70,7 +69,7 @@ def fine_tune(folder: Path, model: ArmModel, fold: Fold) -> tuple[float, ...]:
             "out of memory: lower documents_per_micro_batch in [runtime], or set activation_checkpointing = true there"
         ) from error
     scores = tuple(line[SCORE] for line in tuner.state.log_history if SCORE in line)
-    with encoder_in_place(model.loaded.model, model.encoder) if model.encoder else nullcontext():
+    with encoder_in_place(model.loaded.model):
         _save(model, folder / MODEL)
     return scores
 
@@ -115,8 +114,8 @@ def _arguments(folder: Path, config: TrialConfig, precision: ComputePrecision) -
         num_train_epochs=config.num_epochs or 0,
         per_device_train_batch_size=size,
         gradient_accumulation_steps=recipe.documents_per_step // size,
-        warmup_steps=recipe.warmup_fraction,
-        weight_decay=recipe.weight_decay,
+        warmup_steps=WARMUP,
+        weight_decay=WEIGHT_DECAY,
         bf16=precision == "bf16",
         fp16=precision == "fp16",
         seed=config.seed % 2**32,
@@ -151,28 +150,6 @@ def _loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | None = None
     if not loss.isfinite():
         raise TrainingError('the loss is not finite: lower the learning rate, or set precision = "no" in [recipe]')
     return loss / (labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
-
-
-def _check_forward(model: ArmModel, numbers: Sequence[int]) -> None:
-    """Raises ModelError if a forward pass fails; restores a frozen encoder if the head reads more than first tokens."""
-    longest = max(numbers, key=lambda number: len(model.corpus.documents[number].text))
-    if model.encoder is not None and model.config.arm.reads != "chunks" and not _reads_first_tokens(model, longest):
-        model.restore_encoder()
-    remedy = "" if model.precision == "no" else '; set precision = "no" in [recipe] to compute in fp32'
-    with library_errors(f"{model.config.arm.model} fails on inputs of up to {model.num_tokens:,} tokens{remedy}"):
-        model.predict([longest])
-
-
-def _reads_first_tokens(model: ArmModel, number: int) -> bool:
-    """Returns whether the head gives the same from the vectors of first tokens as from the whole encoder."""
-    [example] = model.examples([number])
-    with encoder_in_place(model.loaded.model, cast(PreTrainedModel, model.encoder)):
-        expected = model.probabilities(model.batch([replace(example, vectors=None)]))
-    try:
-        found = model.probabilities(model.batch([example]))
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # it reads what FirstTokens does not have
-        return False
-    return found.shape == expected.shape and np.allclose(found, expected, atol=MAX_ROUNDING)
 
 
 def _last_complete(folder: Path) -> str | None:

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.artifact import Artifact
@@ -31,6 +31,8 @@ from longmlm.escaping import single_line
 from longmlm.folders import write_text
 from longmlm.runtime.children import run_child
 from longmlm.temporary import move_aside, remove_with
+
+Content = TypeVar("Content", bound=Artifact)
 
 TRIALS = "trials"  # in the folder of a command
 TRIAL, LOG = "trial.toml", "log.txt"  # in the folder of a trial
@@ -128,9 +130,13 @@ def clear_unless_same(trial: PlannedTrial, label: str) -> None:
 
 def read_record(folder: Path) -> TrialRecord | None:
     """Returns the record of a trial, None if it has none; raises ArtifactError, with the remedy, for a damaged one."""
-    file = folder / TrialRecord.FILE
+    return read_from_trial(TrialRecord, folder) if (folder / TrialRecord.FILE).is_file() else None
+
+
+def read_from_trial(kind: type[Content], folder: Path) -> Content:
+    """Returns a file of a trial; raises ArtifactError, with the remedy, if it cannot be read."""
     try:
-        return artifact.read(TrialRecord, file) if file.is_file() else None
+        return artifact.read(kind, folder / kind.FILE)
     except ArtifactError as error:
         raise ArtifactError(f"{error}; to run the trial again, move {folder} away") from error
 
