@@ -96,7 +96,7 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize(("write", "error"), zip(WRITES, itertools.cycle(ERRORS), strict=False))
+@pytest.mark.parametrize(("write", "error"), list(zip(WRITES, itertools.cycle(ERRORS), strict=False)))
 def test_a_release_that_breaks_off_at_any_write_leaves_the_earlier_one_intact(
     write: str, error: BaseException, released_once: Path, world: World, evaluation: Path, here: None
 ) -> None:
