@@ -1,4 +1,4 @@
-"""The limits on file sizes, the names of modules, docstrings, the paths in ARCHITECTURE.md, and those in no file."""
+"""The limits on file sizes, the names of modules, the paths in ARCHITECTURE.md, and those in no file."""
 
 import ast
 import re
@@ -32,29 +32,6 @@ def test_packages_have_empty_inits(root: Path, modules: list[Path]) -> None:
     assert {ast.unparse(node) for node in body if isinstance(node, ast.Import | ast.ImportFrom)} == {
         "from typing import TYPE_CHECKING"
     }
-
-
-def test_public_names_have_docstrings(root: Path, modules: list[Path]) -> None:
-    """A protocol describes its members, also for the classes that implement it."""
-    paths = [path for path in modules if path.parts[0] in ("src", "pipelines")]
-    public = {f"{path}:{node.lineno}": node for path in paths for node in _public(ast.parse((root / path).read_text()))}
-    protocols = [
-        node for node in public.values() if isinstance(node, ast.ClassDef) and "Protocol" in map(_name, node.bases)
-    ]
-    assert len(public) > 100 and len(protocols) > 3
-    described = {member.name for protocol in protocols for member in _public(protocol) if ast.get_docstring(member)}
-    without = {location: node for location, node in public.items() if not ast.get_docstring(node)}
-    assert [location for location, node in without.items() if node.name not in described] == []
-
-
-def _name(node: ast.expr) -> str:
-    return ast.unparse(node).rpartition(".")[2]
-
-
-def _public(parent: ast.Module | ast.ClassDef) -> list[ast.ClassDef | ast.FunctionDef]:
-    nodes = [node for node in parent.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    public = [node for node in nodes if not node.name.startswith("_")]
-    return public + [inner for node in public if isinstance(node, ast.ClassDef) for inner in _public(node)]
 
 
 def test_architecture_names_paths_that_exist(root: Path, files: list[Path]) -> None:

@@ -94,9 +94,10 @@ def test_before_the_stage_starts_the_process_ends_though_libraries_catch_excepti
             monkeypatch.setitem(sys.modules, "longmlm.cli", Library("longmlm.cli", number))
         case "parsing":
             monkeypatch.setattr(cli, "pipeline_file" if command == "init" else "parse", lambda *_: receive(number))
+            monkeypatch.setitem(sys.modules, stage, Library(stage, signal.SIGCHLD))  # which is ignored
         case "checks":
             monkeypatch.setattr(inputs, "check_inputs", lambda _: receive(number))
-            monkeypatch.setitem(sys.modules, stage, Library(stage, signal.SIGCHLD))  # which is ignored
+            monkeypatch.setitem(sys.modules, stage, Library(stage, signal.SIGCHLD))
         case _:
             monkeypatch.setitem(sys.modules, stage, Library(stage, number))
     command_line(command)

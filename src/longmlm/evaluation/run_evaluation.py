@@ -36,6 +36,7 @@ class RunEvaluation:
 
     @property
     def num_rows(self) -> int:
+        """The number of held-out rows that are measured."""
         return len(self.frozen.row_ids)
 
     def baseline(self, between_rows: Callable[[], None]) -> Accuracy | None:
@@ -64,12 +65,19 @@ class RunEvaluation:
         return measured
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
+        """Returns the accuracy now, of whole rows and by block, and `num_examples` predictions.
+
+        Every rank computes the predictions, because a partitioned model needs all of them.
+        """
         measured = self._measure(self.objective, whole, between_rows, "evaluate")
-        # on every rank, because a partitioned model needs all of them
-        examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, self.accelerator.device)
+        examples = []
+        if self.num_examples:
+            device = self.accelerator.device
+            examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, device)
         return replace(measured, positions=()), tuple(examples)
 
     def is_over(self, state: TrainState) -> bool:
+        """Returns whether the lost accuracy is recovered, if the run stops then."""
         return self.stops_when_recovered and state.recovered_at_step is not None
 
     def _measure(self, objective: MlmObjective, view: Viewer, between_rows: Callable[[], None], name: str) -> Measured:
