@@ -12,6 +12,7 @@ from longmlm.config import STAGES, parse, read
 from longmlm.errors import ConfigError
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.masking import Masking
+from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.shipped import BUNDLED, SHIPPED
@@ -68,6 +69,14 @@ def test_an_override_wins_over_every_file(base: str, tmp_path: Path) -> None:
     assert parse(PrepareConfig, [base, longer, "--recipe.row-length", "64"]).recipe.row_length == 64
     assert parse(PrepareConfig, [base, "--recipe.packing", "doc-sentences"]).recipe.packing == "doc-sentences"
     assert parse(PrepareConfig, [base, "--recipe.row_length=64"]).recipe.row_length == 64
+
+
+def test_the_last_option_of_a_setting_counts() -> None:
+    assert parse(ResolvedPipeline, ["demo", "--length", "640", "--length=768"]).length == 768
+    on, off = "--pretrain.runtime.activation-checkpointing", "--pretrain.runtime.no-activation-checkpointing"
+    for options, expected in (([off, on], True), ([on, off], False)):
+        runtime = parse(ResolvedPipeline, ["demo", *options]).pretrain.runtime
+        assert runtime.activation_checkpointing is expected
 
 
 def test_an_override_reaches_into_one_table_of_an_array(base: str) -> None:
@@ -178,6 +187,10 @@ def test_wrong_override_is_named(base: str, arguments: list[str], parts: list[st
         (["--recipe.num-steps"], "--recipe.num-steps expects a whole number, not nothing"),
         (["--recipe.precision", "x"], "--recipe.precision expects one of auto, no, fp16, bf16, not x"),
         (["--dry-run", "3"], "--dry-run takes no value: remove 3"),
+        (
+            ["--recipe.learning-rate", "-1e-5"],
+            "unknown option -1e-5 (write a value that begins with - as --name=VALUE)",
+        ),
         (
             ["--recipe.learning-rat", "1e-4", "--zzz"],
             "unknown option --recipe.learning-rat, did you mean --recipe.learning-rate?; unknown option --zzz",

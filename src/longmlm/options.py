@@ -5,6 +5,7 @@ import ast
 import difflib
 import inspect
 import itertools
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -53,6 +54,7 @@ def given_options(listed: Sequence[Option], arguments: Sequence[str], usage: str
         formatter_class=Help,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
+        add_help=False,
     )
     groups = {section: parser.add_argument_group(*section) for section in {item.section: None for item in listed}}
     for name, option in options.items():
@@ -61,12 +63,20 @@ def given_options(listed: Sequence[Option], arguments: Sequence[str], usage: str
         groups[option.section].add_argument(name, dest=name, nargs="*", metavar=metavar, help=text)
     for name in negations:
         parser.add_argument(name, dest=name, nargs="*", help=argparse.SUPPRESS)
-    given, rest = parser.parse_known_args([_with_hyphens(argument) for argument in arguments])
+    words = [_with_hyphens(argument) for argument in arguments]
+    last = {word.partition("=")[0]: place for place, word in enumerate(words)}
+    if last.keys() & {"-h", "--help"}:
+        parser.print_help()
+        sys.exit(0)
+    given, rest = parser.parse_known_args(words)
     known = options | negations
     if unknown := [word.partition("=")[0] for word in rest if word.startswith("-")] or rest:
         raise ConfigError("; ".join(f"unknown option {name}{_nearest(name, known)}" for name in unknown))
-    values = {known[name].setting: _value(name, known[name].kind, words) for name, words in vars(given).items()}
-    return nested(values | {negations[name].setting: False for name in vars(given).keys() & negations})
+    values: Table = {}
+    for name, value in sorted(vars(given).items(), key=lambda item: last[item[0]]):
+        parsed = _value(name, known[name].kind, value)
+        values[known[name].setting] = parsed if name in options else False
+    return nested(values)
 
 
 def sections(item: Field) -> Iterator[type]:
@@ -178,6 +188,8 @@ def _words(value: Any) -> str:
 
 def _nearest(name: str, types: Mapping[str, Any]) -> str:
     moved = [known for known in types if known.rpartition(".")[2].strip("-") == name.rpartition(".")[2].strip("-")]
+    if not name.startswith("--"):
+        return " (write a value that begins with - as --name=VALUE)" if name.startswith("-") else ""
     nearest = [*moved, *difflib.get_close_matches(name, types, n=1, cutoff=0.8)]
     return f", did you mean {nearest[0]}?" if nearest else ""
 

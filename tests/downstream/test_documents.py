@@ -82,7 +82,10 @@ def test_labels_spans_and_tags_are_the_same_from_every_kind_of_file(tmp_path: Pa
         assert (corpus.is_multilabel, corpus.set_aside) == (is_multilabel, ())
     spans: list[Any] = [[9, 12, "STATE"], [4, 8, "PLACE"]]
     in_lists = json.dumps(spans) if ending == "parquet" else spans  # which has no lists of mixed types
-    for value in ([dict(zip(("start", "end", "label"), span, strict=True)) for span in spans], in_lists):
+    keys = ("start", "end", "label")
+    in_columns = dict(zip(keys, map(list, zip(*spans, strict=True)), strict=True))
+    values = [[dict(zip(keys, span, strict=True)) for span in spans], in_lists]
+    for value in [*values, in_columns] if "csv" not in ending else values:
         path.write_bytes(FORMATS[ending]([{"text": TEXTS[0], "spans": value}]))
         corpus = corpus_in(path, "labelling")
         assert (corpus.documents[0].spans, corpus.labels) == (SPANS, ("PLACE", "STATE"))

@@ -30,7 +30,6 @@ FAULTY_SPANS = [
     ({}, "no field 'spans'"),
     ({"spans": None}, "no spans"),
     ({"spans": "PER"}, "the spans are not a list"),
-    ({"spans": {"start": [0], "end": [3], "label": ["A"]}}, "the spans are not a list"),
     ({"spans": [[0, 9, "A"]]}, "a span outside the text"),
     ({"spans": [[-1, 2, "A"]]}, "a span outside the text"),
     ({"spans": [[3, 3, "A"]]}, "a span outside the text"),

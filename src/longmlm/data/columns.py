@@ -44,7 +44,10 @@ def fields_of_table(span: Span, source: Source, only_text: bool) -> Iterator[tup
     else:
         table = _arrow_table(path, source, has_words=not only_text)
         part = table.select(columns) if columns else table
-        yield from _table_fields(part[span.start : span.end].to_batches(BATCH_RECORDS), table.schema, span.start)
+        part = part[span.start : span.end]
+        yield from _table_fields(
+            part.to_batches(_batch_records(part.nbytes / max(1, len(part)))), table.schema, span.start
+        )
 
 
 def _parquet_file(path: Path, field: str, has_words: bool = False) -> pq.ParquetFile:
@@ -60,14 +63,19 @@ def _record_bytes(file: pq.ParquetFile, field: str) -> float:
     return max(1, num_bytes) / max(1, file.metadata.num_rows)
 
 
+def _batch_records(record_bytes: float) -> int:
+    """Returns how many records of this size are read at once."""
+    return max(1, min(BATCH_RECORDS, int(BATCH_BYTES / max(1, record_bytes))))
+
+
 def _parquet_batches(file: pq.ParquetFile, span: Span, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
     """Yields the records of a span; of the row groups, only those are read that have some."""
     ends = [*accumulate(file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups))]
     first, last = bisect_right(ends, span.start), bisect_left(ends, span.end)
     begin = ends[first - 1] if first else 0
-    num_records = min(BATCH_RECORDS, int(BATCH_BYTES / _record_bytes(file, columns[0]))) if columns else BATCH_RECORDS
+    num_records = _batch_records(_record_bytes(file, columns[0])) if columns else BATCH_RECORDS
     groups = [*range(first, min(last + 1, len(ends)))]
-    for batch in file.iter_batches(max(1, num_records), row_groups=groups, columns=columns):
+    for batch in file.iter_batches(num_records, row_groups=groups, columns=columns):
         yield batch[max(0, span.start - begin) : max(0, span.end - begin)]
         begin += len(batch)
         if begin >= span.end:

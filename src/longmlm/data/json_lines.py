@@ -63,7 +63,7 @@ def _parts(line: bytes) -> list[bytes] | None:
     """
     closing: list[bytes] = []  # the brackets that are open
     parts: list[bytes] = []
-    ends, begin = b"", 1
+    ends, begin = bytearray(), 1
     for found in SIGN.finditer(line):
         sign = found[0]
         if sign in CLOSING:
@@ -72,7 +72,8 @@ def _parts(line: bytes) -> list[bytes] | None:
             return None
         if len(closing) == (1 if sign in (b":", b",") else 0):
             parts.append(line[begin : found.start()].strip())
-            ends, begin = ends + sign, found.end()
+            ends += sign
+            begin = found.end()
     is_object = ends == b":," * (len(parts) // 2 - 1) + b":}" and begin == len(line)
     is_paired = is_object and all(name.startswith(b'"') for name in parts[::2])
     return parts if is_paired and all(map(VALUE.fullmatch, parts)) else None

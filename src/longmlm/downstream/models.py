@@ -7,6 +7,7 @@ A chunk's vector is the last hidden state of its first token. Three documents of
                                                3 -               1 0
 """
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, assert_never
@@ -121,7 +122,7 @@ class FirstTokens(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutputWithPooling:
         """Returns the hidden states of first tokens, and pooled if the encoder pools."""
         rows = zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True)
-        keys = [row[is_token].numpy().tobytes() for row, is_token in rows]
+        keys = [hashlib.sha256(row[is_token].numpy().tobytes()).digest() for row, is_token in rows]
         new = [number for number, key in enumerate(keys) if key not in self.known]
         for first in range(0, len(new), ROWS):
             part = new[first : first + ROWS]

@@ -89,7 +89,7 @@ def labelled_documents(task: LabelledTask, aside: list[SetAside]) -> list[Labell
             aside.append(SetAside(origin, str(error), source))
             continue
         seen.add(key)
-        candidates = (document.id, f"{Path(path).name}:{offset}", f"{origin} ({document.split})")
+        candidates = (document.id, f"{Path(path).name}:{offset}", origin, f"{origin} ({document.split})")
         name = next(name for name in candidates if name and name not in documents)
         documents[name] = replace(document, id=name, origin=origin, source=source)
     return [*documents.values()]
@@ -196,11 +196,13 @@ def parse_label(value: Any, kind: str = "label") -> str:
 def parse_spans(value: Any, text: str, unit: SpanUnit) -> tuple[LabelledSpan, ...]:
     """Returns spans in characters, in their order, without white space at their ends.
 
-    The value is a list of {start, end, label} or [start, end, label].
+    The value is a list of {start, end, label} or [start, end, label], or a dict of three lists, as some `datasets` are.
     """
     value = _parsed(value)
     if is_missing(value):
         raise ValueError("no spans")
+    if isinstance(value, dict) and all(isinstance(value.get(key), list) for key in SPAN_KEYS):
+        value = list(zip(*(value[key] for key in SPAN_KEYS), strict=True))
     if not isinstance(value, list | tuple):
         raise ValueError("the spans are not a list")
     words = [match.span() for match in WORD.finditer(text)] if unit == "words" else None

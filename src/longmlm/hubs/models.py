@@ -272,6 +272,8 @@ def _check_unaltered(folder: Path, patterns: Sequence[str], extra: Sequence[str]
     read = [path for path in folder.iterdir() if any(path.match(pattern) for pattern in patterns)]
     for path in sorted(path for path in (*read, *(folder / name for name in extra)) if path.is_symlink()):
         blob = path.resolve()
+        if not blob.is_file():
+            raise ModelError(f"{path} is missing from the hub's cache: remove {folder} and load the model again")
         hash_of = HASHES.get(len(blob.name))
         if hash_of and hash_of(blob) != blob.name:
             raise ModelError(f"{path} is damaged in the hub's cache ({blob}): remove that file and load it again")

@@ -12,7 +12,7 @@ from longmlm.runtime.launch import restore_generators
 from longmlm.training.backend import OptimizerState
 from longmlm.training.optimizer import Optimizer
 
-OTHER_CONTENT = (AttributeError, KeyError, RuntimeError, TypeError)  # raised where a file holds something else
+OTHER_CONTENT = (AttributeError, LookupError, RuntimeError, TypeError)  # raised where a file holds something else
 
 
 def read_optimizer(path: Path, model: nn.Module, num_updates: int, is_scaled: bool) -> OptimizerState:
