@@ -64,9 +64,10 @@ class RunEvaluation:
         return measured
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
-        measured = self._measure(self.objective, whole, between_rows, "evaluate")
-        # on every rank, because a partitioned model needs all of them
-        examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, self.accelerator.device)
+        measured, examples = self._measure(self.objective, whole, between_rows, "evaluate"), []
+        if self.num_examples:  # on every rank, because a partitioned model needs all of them
+            device = self.accelerator.device
+            examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, device)
         return replace(measured, positions=()), tuple(examples)
 
     def is_over(self, state: TrainState) -> bool:
