@@ -153,7 +153,9 @@ class RowsManifest(Artifact):
     """manifest.json of a folder of rows, written last: without it the folder is incomplete."""
 
     FILE: ClassVar[str] = "manifest.json"
+    REMEDY: ClassVar[str] = "remove the folder and prepare the rows again"
 
+    format: int = 2
     kind: Literal["rows"] = "rows"
     plan: RowsPlan
     report: PackingReport
@@ -220,6 +222,7 @@ class WorkPlan(Artifact):
 
     FILE: ClassVar[str] = "plan.json"
 
+    format: int = 2
     plan: RowsPlan
     files: tuple[FileStamp, ...]
 

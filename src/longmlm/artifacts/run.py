@@ -100,7 +100,9 @@ class CheckpointState(Artifact):
     """
 
     FILE: ClassVar[str] = "state.json"
+    REMEDY: ClassVar[str] = "train again, in another run folder"
 
+    format: int = 2
     state: TrainState
     recipe: PretrainRecipe
     rows_sha256: str
