@@ -41,7 +41,7 @@ def test_public_names_have_docstrings(root: Path, modules: list[Path]) -> None:
     protocols = [
         node for node in public.values() if isinstance(node, ast.ClassDef) and "Protocol" in map(_name, node.bases)
     ]
-    assert len(public) > 100 and len(protocols) > 3
+    assert len(public) > 100 and len(protocols) > 1
     described = {member.name for protocol in protocols for member in _public(protocol) if ast.get_docstring(member)}
     without = {location: node for location, node in public.items() if not ast.get_docstring(node)}
     assert [location for location, node in without.items() if node.name not in described] == []

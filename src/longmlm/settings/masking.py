@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from longmlm.settings.tables import Unused
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masking:
@@ -44,6 +42,6 @@ class HeldOut:
         if not 0 <= self.mask_seed < 2**63:
             raise ValueError("mask_seed must be at least 0 and below 2 ** 63")
 
-    def without_effect(self) -> Iterator[Unused]:
+    def without_effect(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yields names of settings that have no effect, with the reason."""
         yield ("masking.mask_patterns",), "in held_out, whose rows have one mask each: remove it"
