@@ -32,17 +32,21 @@ class MlmBatch:
 
     @property
     def num_targets(self) -> dict[Target, int]:
+        """The number of selected tokens."""
         return {"mlm": len(self.labels)}
 
     @property
     def num_tokens(self) -> int:
+        """The number of tokens without padding."""
         return self.input_ids.numel() if self.attention_mask is None else int(self.attention_mask.sum())
 
     @property
     def num_with_padding(self) -> int:
+        """The number of tokens, padding included."""
         return self.input_ids.numel()
 
     def to(self, device: torch.device) -> Self:
+        """Returns the batch on `device`."""
         return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:

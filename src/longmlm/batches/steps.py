@@ -72,17 +72,21 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
 
     @property
     def num_rows(self) -> int:
+        """The number of rows that are drawn from."""
         return len(self.rows)
 
     @property
     def description(self) -> str:
+        """How many rows there are, how long they may be, and how full they are."""
         return f"{len(self.rows):,} of {self.rows.row_length}, {self.rows.mean_fill:.1%} full"
 
     @property
     def rows_per_step(self) -> int:
+        """Rows of a global batch."""
         return self.recipe.rows_per_step
 
     def in_micro_batches_of(self, num_rows: int) -> Self:
+        """Returns the same global batches in micro-batches of at most `num_rows` rows."""
         return replace(self, rows_per_micro_batch=num_rows)
 
     def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:

@@ -36,6 +36,7 @@ class RunEvaluation:
 
     @property
     def num_rows(self) -> int:
+        """The number of held-out rows that are measured."""
         return len(self.frozen.row_ids)
 
     def baseline(self, between_rows: Callable[[], None]) -> Accuracy | None:
@@ -64,6 +65,7 @@ class RunEvaluation:
         return measured
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
+        """Returns the accuracy now, of whole rows and per block, and `num_examples` predictions."""
         measured, examples = self._measure(self.objective, whole, between_rows, "evaluate"), []
         if self.num_examples:  # on every rank, because a partitioned model needs all of them
             device = self.accelerator.device
@@ -71,6 +73,7 @@ class RunEvaluation:
         return replace(measured, positions=()), tuple(examples)
 
     def is_over(self, state: TrainState) -> bool:
+        """Returns whether the lost accuracy is recovered, if the run stops then."""
         return self.stops_when_recovered and state.recovered_at_step is not None
 
     def _measure(self, objective: MlmObjective, view: Viewer, between_rows: Callable[[], None], name: str) -> Measured:
