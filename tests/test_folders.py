@@ -194,12 +194,6 @@ def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(folder: Path
         read_manifest(folder)
 
 
-def test_a_manifest_whose_entries_are_no_objects_is_refused(folder: Path) -> None:
-    write_json(folder / MANIFEST, {"files": {"a.txt": "0" * 64}})
-    with pytest.raises(FolderError, match=rf"{MANIFEST} .*files\.a\.txt"):
-        read_manifest(folder)
-
-
 def test_a_json_file_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     write_json(path, {"湖": 1})

@@ -143,6 +143,13 @@ def test_a_folder_of_the_user_with_a_temporary_name_is_refused_before_an_evaluat
         check_inputs(EvaluateConfig(rows=GONE, output=str(tmp_path / "out"), base=GONE, long_after=GONE))
 
 
+def test_an_evaluation_does_not_replace_a_folder_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FolderError, match=r"notes\.txt"):
+        check_inputs(EvaluateConfig(rows=GONE, output=str(tmp_path), base=GONE, long_after=GONE))
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 def test_a_long_model_is_not_computed_where_its_temporary_name_is_taken(tmp_path: Path) -> None:
     (tmp_path / "out.partial").write_text("mine")
     with pytest.raises(FolderError, match=r"out\.partial is in the way"):

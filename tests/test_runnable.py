@@ -129,6 +129,13 @@ def test_weights_that_are_not_known_are_left_to_loading(base: Path) -> None:
     assert weight_names(str(base)) is None
 
 
+@pytest.mark.parametrize("name", runnable.ONNX_PACKAGES)
+def test_a_package_of_onnx_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(runnable, "find_spec", lambda package: None if package == name else "installed")
+    with pytest.raises(ReleaseError, match=rf"needs {name},.*longmlm\[onnx\]"):
+        runnable.check_onnx_installed()
+
+
 def test_what_this_machine_cannot_do_stops_a_run_and_is_noted_by_a_plan(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
     PreTrainedModel,
@@ -189,6 +190,17 @@ def test_an_evaluation_follows_its_recipe_and_its_block_length(
     assert some.whole.num_selected < everything.whole.num_selected
     reloaded = longmlm.evaluate(AutoModelForMaskedLM.from_config(long.config), rows, tokenizer)
     assert len(reloaded.blocks) == 1  # nobody knows what it was extended from
+
+
+def test_a_refusal_says_what_to_pass(
+    base: PreTrainedModel, rows: list[Row], tokenizer: PreTrainedTokenizerBase, world: World
+) -> None:
+    with pytest.raises(DataError, match="pass a list of texts"):
+        longmlm.pack("one", tokenizer, LONG_POSITIONS)
+    with pytest.raises(DataError, match="extend it, or pass view='cut'"):
+        longmlm.evaluate(base, rows, tokenizer)
+    with pytest.raises(ModelError, match="load it with AutoModelForMaskedLM"):
+        longmlm.extend(AutoModel.from_pretrained(world.base), LONG_POSITIONS)
 
 
 def test_an_existing_folder_is_not_overwritten(

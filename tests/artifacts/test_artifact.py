@@ -118,7 +118,7 @@ def test_anything_else_is_refused_in_one_line_with_file_and_key(name: str, tmp_p
 def test_another_format_is_refused_in_one_line_with_the_remedy(kind: type[Artifact], found: object) -> None:
     with pytest.raises(ArtifactError) as caught:
         artifact.load(kind, json.dumps({"format": found, "longmlm": "0.0.1"}), "it")
-    remedy = "make it again, or use the longmlm that wrote it, 0.0.1"
+    remedy = f"{kind.REMEDY}, or use the longmlm that wrote it, 0.0.1"
     current = kind.__dataclass_fields__["format"].default
     assert str(caught.value) == f"it cannot be used: its format is {found!r}, this longmlm reads {current}: {remedy}"
 

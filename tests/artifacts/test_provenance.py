@@ -1,10 +1,12 @@
 """longmlm.json: the history of a run, and what a release says of it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from longmlm.artifacts.artifact import dump
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
 from longmlm.errors import ArtifactError
 from longmlm.settings.masking import HeldOut, Masking
@@ -42,6 +44,13 @@ def test_a_folder_without_a_history_has_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / Provenance.FILE).write_text("[]", encoding="utf-8")
     with pytest.raises(ArtifactError, match=str(tmp_path / Provenance.FILE)):
         read_provenance(tmp_path)
+
+
+def test_an_extension_without_the_keys_of_a_window_attends_to_all_tokens(tmp_path: Path) -> None:
+    content = dump(Provenance(extension=EXTENSION))
+    del content["extension"]["attention_window"], content["extension"]["num_global_tokens"]
+    (tmp_path / Provenance.FILE).write_text(json.dumps(content), encoding="utf-8")
+    assert read_provenance(tmp_path).extension == EXTENSION
 
 
 def test_a_run_appends_the_training_of_its_start() -> None:

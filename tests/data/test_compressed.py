@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.data.files import count_bytes
+from longmlm.data.files import Span, count_bytes, lines_of
 from longmlm.errors import DataError
 from tests.support.corpora import compressed, json_lines, records_of, texts_of
 
@@ -22,6 +22,15 @@ def test_files_compressed_in_several_parts_are_read_to_their_end(tmp_path: Path)
     for name in ("parts.jsonl.gz", "parts.jsonl.zst"):
         assert texts_of(tmp_path / name) == TEXTS * 50
         assert count_bytes(tmp_path / name) == len(whole)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_lines_are_read_from_any_offset(tmp_path: Path, ending: str) -> None:
+    path, content = tmp_path / f"lines.jsonl{ending}", os.urandom(3_000_000) + b"\n"
+    path.write_bytes(compressed(content, ending) if ending else content)
+    for offset in (1, 1 << 20, (1 << 20) + 1, 2_999_999):
+        with lines_of(Span(str(path), offset, len(content), 0, 0)) as lines:
+            assert b"".join(iter(lines.read, b"")) == content[content.index(b"\n", offset - 1) + 1 :]
 
 
 @pytest.mark.parametrize("window_log", [10, 27, 31])

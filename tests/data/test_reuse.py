@@ -1,12 +1,14 @@
 """Rows that exist already: reused by the same command, refused when they were made from anything else."""
 
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
@@ -47,6 +49,15 @@ def test_rows_made_from_another_text_or_vocabulary_are_refused(
     changed = Source(files=(str(tmp_path / "a.jsonl"),))
     with pytest.raises(DataError, match="other text or settings"):
         prepare_rows(replace(recipe, sources=(changed, recipe.sources[1])), vocabulary, prepared[0])
+
+
+def test_rows_made_by_other_rules_are_refused_with_the_remedy(
+    prepared: tuple[Path, RowsManifest], recipe: PrepareRecipe, output: Path, vocabulary: Vocabulary
+) -> None:
+    shutil.copytree(prepared[0], output)
+    artifact.write(output / RowsManifest.FILE, replace(prepared[1], plan=replace(prepared[1].plan, recipe_version=1)))
+    with pytest.raises(DataError, match=f"{output} .* other rules .*: remove it or name another"):
+        prepare_rows(recipe, vocabulary, output)
 
 
 def test_a_source_that_changes_during_the_work_is_refused_and_nothing_is_kept(

@@ -122,7 +122,7 @@ def test_a_folder_that_holds_no_such_rows_is_refused(folder: Path) -> None:
     [
         ({}, DataError, "no packed rows"),
         ({"kind": "checkpoint", "format": 1}, DataError, "no packed rows"),
-        ({**ABOUT, "format": 99}, ArtifactError, f"{MANIFEST} .*format .*99"),
+        ({**ABOUT, "format": 99}, ArtifactError, f"{MANIFEST} .*format .*99.*prepare the rows again"),
         ({**ABOUT, "report": {}}, ArtifactError, f"{MANIFEST} .*report"),
     ],
 )

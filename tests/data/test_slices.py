@@ -1,4 +1,4 @@
-"""Slices: whatever their size, they hold every record once and in order, and a compressed file is read once."""
+"""Slices: whatever their size, they hold every record once and in order, of plain and of compressed files."""
 
 import gzip
 import json

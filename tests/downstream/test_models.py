@@ -152,6 +152,15 @@ def test_a_chunk_model_of_any_family_is_made(encoder: Path) -> None:
     assert logits_of(loaded, examples(CHUNKED)).shape == (4, 3)
 
 
+def test_the_seed_decides_the_head_of_a_chunk_model(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "model")
+    one, same, other = (loaded_arm(folder, seed, reads="chunks").model.state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(value, same[name]) for name, value in one.items())
+    differing = {name for name, value in one.items() if not torch.equal(value, other[name])}
+    assert "classifier.weight" in differing
+    assert all(name.startswith(("classifier", "pooling")) for name in differing)
+
+
 def test_the_history_of_a_long_model_is_read(world) -> None:
     loaded = loaded_arm(world.long)
     assert isinstance(loaded.provenance, Provenance) and loaded.provenance.extension is not None

@@ -15,14 +15,14 @@ from tests.support.families import SPECIAL, SPECIAL_OF_OTHERS, tiny_model
 from tests.support.tiny import NUM_POSITIONS
 
 REFUSED = ("xlnet", "esm", "fnet", "longformer", "big_bird", "gpt2", "vit")
-LEGACY = (("deberta", 0), {"legacy": True})
+LEGACY = ((("deberta", 0), {"legacy": True}), (("deberta-v2", 0), {"legacy": False}))
 
 
 def test_every_family_is_tested() -> None:
     assert {family for family, _ in SPECIAL | SPECIAL_OF_OTHERS} == set(FAMILIES)
 
 
-@pytest.mark.parametrize(("kind", "more"), [*((kind, {}) for kind in SPECIAL | SPECIAL_OF_OTHERS), LEGACY], ids=str)
+@pytest.mark.parametrize(("kind", "more"), [*((kind, {}) for kind in SPECIAL | SPECIAL_OF_OTHERS), *LEGACY], ids=str)
 @torch.no_grad()
 def test_encoder_and_head_compute_the_models_logits_bit_for_bit(kind: tuple[str, int], more: dict) -> None:
     model = tiny_model(*kind, **more)

@@ -112,6 +112,8 @@ def test_a_head_that_deberta_reads_under_another_name_is_named(tmp_path: Path) -
     with pytest.raises(ModelError, match=r'calls its MLM head lm_predictions, .*"legacy": false.*DeBERTa-v3'):
         load_model(str(copy))
     assert "new, untrained" in load_model(str(copy), new_head=True).notes[0]
+    change_config(copy, legacy=False)
+    assert load_model(str(copy)).notes == ()
 
 
 def test_missing_or_undescribed_weights_of_the_encoder_are_errors(base: Path, any_kind, tmp_path: Path) -> None:

@@ -147,7 +147,8 @@ def test_file_cut_short_is_named_without_a_manifest(folder: Path, name: str) -> 
 def test_json_that_is_a_list_or_nested_too_deep_is_refused(folder: Path, name: str) -> None:
     for content in ("[1, 2]", "[" * 100_000):
         (folder / name).write_text(content, encoding="utf-8")
-        refused(folder, rf"{name}|its tokenizer")
+        is_list_of_model = name in READ and content == "[1, 2]"
+        refused(folder, re.escape(f"{folder / name} is damaged") if is_list_of_model else rf"{name}|its tokenizer")
 
 
 @pytest.mark.parametrize("kind", ["a folder", "a pipe", "a link to nothing"])

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,12 +30,12 @@ def farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
     return max(float((one[key] - other[key]).abs().max()) for key in one)
 
 
-def test_a_run_that_moves_to_two_processes_and_back_trains_on_the_same_batches(pair, settings, train):
+def test_a_run_that_moves_to_two_processes_and_back_trains_on_the_same_batches(pair, settings, train, tmp_path):
     """One process, then two of which one is terminated in an evaluation, then one, against a run that never moved."""
     settings, run = with_recipe(settings, dropout=0.0), pair["moved"].succeeded()
     assert "resuming after step 2" in pair["moved"].output
     assert newest_verified(run).folder == checkpoint_folder(run, 4)
-    undisturbed = train(settings)
+    run, undisturbed = Path(shutil.copytree(run, tmp_path / "back")), train(settings)
     train(with_runtime(replace(settings, run=str(run)), save_every_steps=2))
     assert_same_metrics(undisturbed, run)
     assert farthest(weights_at(undisturbed, 12), weights_at(run, 12)) < 1e-5

@@ -43,11 +43,13 @@ def start(
     """Starts training, or `script`, in a process group of its own, which writes to output.txt in `folder`."""
     file = folder / "settings.toml"
     file.write_text(to_toml(settings), encoding="utf-8")
-    return _started([*launcher, *(script or (str(ROOT / "pretrain.py"),)), str(file)], ROOT, folder)
+    command = [*launcher, *(script or (str(ROOT / "pretrain.py"),)), str(file)]
+    return _started(command, ROOT, folder, OMP_NUM_THREADS="1")
 
 
-def _started(command: list[str], place: Path, folder: Path) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCES}
+def _started(command: list[str], place: Path, folder: Path, **variables: str) -> subprocess.Popen[bytes]:
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    environment |= {"PYTHONPATH": SOURCES, **variables}
     with (folder / "output.txt").open("w") as output:
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
         return subprocess.Popen(command, cwd=place, env=environment, start_new_session=True, **streams)
@@ -119,16 +121,8 @@ def run_in_turn(
         file.write_text(to_toml(settings), encoding="utf-8")
         words += [*fault.split(), str(file)]
         ended[name] = Ended(folder / name, Path(settings.run))
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
-    done = subprocess.run(
-        [*launcher, *words],
-        cwd=ROOT,
-        env=environment | {"PYTHONPATH": SOURCES},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    code, output = finish(_started([*launcher, *words], ROOT, folder), folder)
+    assert code == 0, output[-3000:]
     return ended
 
 
@@ -157,7 +151,7 @@ def has_steps(run: Path, num_steps: int) -> bool:
 
 def start_command(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """Starts a longmlm command in `folder`, in a process group of its own; it writes to output.txt there."""
-    return _started([sys.executable, "-m", "longmlm", *arguments], folder, folder)
+    return _started([sys.executable, "-m", "longmlm", *arguments], folder, folder, OMP_NUM_THREADS="1")
 
 
 def longmlm(folder: Path, *arguments: str) -> tuple[int, list[str]]:

@@ -5,7 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import SPLITS, PackingReport, RowsManifest, RowsPlan, SourceFile, SourceRecord, SplitReport
+from longmlm.artifacts.rows import (
+    RECIPE_VERSION,
+    SPLITS,
+    PackingReport,
+    RowsManifest,
+    RowsPlan,
+    SourceFile,
+    SourceRecord,
+    SplitReport,
+)
 from longmlm.data.row import Row
 from longmlm.data.rows import open_shard
 
@@ -38,6 +47,7 @@ def rows_manifest(row_length: int = 512, **of_each_split: object) -> RowsManifes
         slice_bytes=1_000_000,
         sources=(SourceRecord(files=files), laws),
         tokenizer_fingerprint="f",
+        recipe_version=RECIPE_VERSION,
     )
     split = SplitReport(**{**SPLIT, **of_each_split})
     report = PackingReport(train=split, held_out=split, set_aside={}, elapsed_seconds=2.0, tokens_per_second=1000.0)

@@ -14,7 +14,7 @@ from torch import nn
 from longmlm.errors import UserError
 from longmlm.folders import MANIFEST, entry_of
 from longmlm.model.loading import load_model
-from longmlm.training.run_folder import newest_verified, read_state
+from longmlm.training.run_folder import best_checkpoint, newest_verified, read_state
 from longmlm.training.saved_tensors import read_generators, read_optimizer
 
 
@@ -101,7 +101,11 @@ def test_what_no_run_wrote_is_refused_with_the_name_of_its_file(half_trained: An
     for name, change in STATES.items():
         path.write_bytes(change(content))
         assert "damaged" in refusal(path, lambda: read_state(folder)), name
+    path.write_bytes(state_with("format", 2)(content))
+    seal_again(folder)
+    assert "its format is 2" in refusal(path, lambda: best_checkpoint(Path(half_trained.run)))
     path.write_bytes(content)
+    seal_again(folder)
 
     model = load_model(str(folder)).model
     readers = {

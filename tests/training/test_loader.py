@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from longmlm.processes import ignore_stop_signals
 from longmlm.training import loop
 from tests.support.training import train_here, twelve_steps, with_recipe
 
@@ -58,4 +59,6 @@ def test_the_training_process_prepares_batches_on_a_cpu(new_loader):
 @pytest.mark.parametrize("has_gpu", [True, False])
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_a_number_of_workers_that_is_set_is_kept(new_loader, has_gpu, number):
-    assert new_loader(has_gpu, number).num_workers == number
+    loader = new_loader(has_gpu, number)
+    assert loader.num_workers == number
+    assert loader.worker_init_fn is ignore_stop_signals

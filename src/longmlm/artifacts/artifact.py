@@ -55,11 +55,14 @@ def commit() -> str | None:
 class Artifact:
     """What every artifact begins with. A subclass that is a file of its own sets `FILE`.
 
+    A subclass whose fields have changed sets `format` one higher, and what to do about another one in `REMEDY`.
+
     Unknown keys are refused, also in the dataclasses of its fields: pydantic applies the configuration to all of them.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
     FILE: ClassVar[str] = ""
+    REMEDY: ClassVar[str] = "make it again"
 
     format: int = 1
     longmlm: str = field(default_factory=version)
@@ -88,7 +91,7 @@ def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
         current, found = kind.__dataclass_fields__["format"].default, content.get("format")
         if type(found) is not int or found != current:
             raise ArtifactError(
-                f"its format is {found!r}, this longmlm reads {current}: make it again, or use the longmlm that wrote "
+                f"its format is {found!r}, this longmlm reads {current}: {kind.REMEDY}, or use the longmlm that wrote "
                 f"it, {content.get('longmlm')}"
             )
         artifact = _adapter(kind).validate_json(json.dumps(content, allow_nan=False), strict=True)

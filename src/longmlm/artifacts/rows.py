@@ -10,9 +10,10 @@ from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
 from longmlm.settings.prepare import PackingMode
 
+RECIPE_VERSION = 2
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
-NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256")
+NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,8 @@ def _suffixes(path: str) -> str:
 class RowsPlan:
     """All that rows depend on; equal plans give equal rows, whatever the number of workers.
 
+    `recipe_version` is that of the rules by which text becomes rows, such as the ends of sentences.
+
     `tokenizer_fingerprint` covers the whole tokenizer backend, `tokenizer_sha256` is the hash of its files, if they are
     in a folder.
     """
@@ -71,6 +74,7 @@ class RowsPlan:
     sources: tuple[SourceRecord, ...]
     tokenizer_fingerprint: str
     tokenizer_sha256: str | None = None
+    recipe_version: int
 
     def without_paths(self) -> Self:
         """Returns the plan with the last parts of local paths only."""
@@ -91,8 +95,8 @@ class RowsPlan:
 
     def is_same(self, other: "RowsPlan") -> bool:
         """Returns whether both plans give the same rows: their texts and tokenizers may lie under different names."""
-        mine = (self.settings, self.text, self.tokenizer_fingerprint)
-        return mine == (other.settings, other.text, other.tokenizer_fingerprint)
+        mine = (self.settings, self.text, self.tokenizer_fingerprint, self.recipe_version)
+        return mine == (other.settings, other.text, other.tokenizer_fingerprint, other.recipe_version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +157,7 @@ class RowsManifest(Artifact):
     """manifest.json of a folder of rows, written last: without it the folder is incomplete."""
 
     FILE: ClassVar[str] = "manifest.json"
+    REMEDY: ClassVar[str] = "remove the folder and prepare the rows again"
 
     kind: Literal["rows"] = "rows"
     plan: RowsPlan

@@ -100,6 +100,7 @@ class CheckpointState(Artifact):
     """
 
     FILE: ClassVar[str] = "state.json"
+    REMEDY: ClassVar[str] = "train again, in another run folder"
 
     state: TrainState
     recipe: PretrainRecipe

@@ -9,7 +9,7 @@ from pathlib import Path
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Measured, paired_difference, within_error
 from longmlm.artifacts.artifact import PAGE_FILE
-from longmlm.artifacts.evaluation import ViewName
+from longmlm.artifacts.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, ViewName
 from longmlm.compare.comparison import Arm, Comparison, accuracy_of
 from longmlm.errors import counted
 from longmlm.reports.charts import PALETTE, Chart, Colour, Series, write_png
@@ -18,7 +18,6 @@ from longmlm.reports.tables import Table, difference_text, signed
 from longmlm.runtime.trials import values_in_words
 
 MAX_PROBABILITY = 0.99  # that a few seeds can show
-RECOVERY_PICTURE, BLOCKS_PICTURE = "recovery.png", "blocks.png"
 MIN_TOKENS = 1e5  # that are shown with two decimals of a million
 SAME_TOKENS = 0.02  # arms whose numbers of tokens differ by less are trained on as many
 CONTEXT_VIEWS: tuple[ViewName, ...] = ("base_cut", "base_windows", "long_after", "long_after_cut")

@@ -11,6 +11,7 @@ from typing import Any
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import (
+    RECIPE_VERSION,
     SPLITS,
     FileStamp,
     RowsManifest,
@@ -64,7 +65,10 @@ def prepare_rows(
     discard(partial_of(output))
     manifest = read_rows_manifest(output)
     if not manifest.plan.is_same(work.plan):
-        raise DataError(f"{output} was made from other text or settings: remove it or name another output")
+        problem = "was made from other text or settings"
+        if manifest.plan == replace(work.plan, recipe_version=manifest.plan.recipe_version):
+            problem = "was made by a version of longmlm with other rules for the ends of sentences"
+        raise DataError(f"{output} {problem}: remove it or name another output")
     return manifest
 
 
@@ -90,7 +94,7 @@ def plan_rows(
         records.append(SourceRecord(**fields))
     settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}  # Any: as above
     hashes = {"tokenizer_sha256": tokenizer_sha256(recipe.tokenizer), "tokenizer_fingerprint": tokenizer_fingerprint}
-    plan = RowsPlan(**settings, **hashes)
+    plan = RowsPlan(**settings, **hashes, recipe_version=RECIPE_VERSION)
     return WorkPlan(plan=plan, files=tuple(stamps)), sources
 
 

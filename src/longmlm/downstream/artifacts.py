@@ -43,6 +43,7 @@ class DownstreamTrial(Artifact):
 
     FILE: ClassVar[str] = "trial.json"
 
+    format: int = 2
     arm: str
     values: dict[str, Any]
     seed: int
@@ -131,6 +132,7 @@ class DownstreamComparison(Artifact):
 
     FILE: ClassVar[str] = "downstream.json"
 
+    format: int = 2
     task: ComparedTask
     arms: tuple[ArmResult, ...]
     failed: dict[str, str] = field(default_factory=dict)

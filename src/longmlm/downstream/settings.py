@@ -8,12 +8,12 @@ from typing import Literal
 from longmlm.settings.arms import check_arm_name, check_is_arm, check_seeds
 from longmlm.settings.prepare import check_delimiter
 from longmlm.settings.pretrain import Precision, Tracker
+from longmlm.settings.tables import Unused
 
 TaskKind = Literal["classification", "labelling"]
 Reading = Literal["first", "last", "chunks"]
 SpanUnit = Literal["characters", "words"]
 Pooling = Literal["mean", "cnn", "lstm", "attention"]
-Unused = tuple[tuple[str, ...], str]  # names of settings without effect, and the reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,13 +65,9 @@ class RunEvaluation:
         return measured
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
-        """Returns the accuracy now, of whole rows and by block, and `num_examples` predictions.
-
-        Every rank computes the predictions, because a partitioned model needs all of them.
-        """
-        measured = self._measure(self.objective, whole, between_rows, "evaluate")
-        examples = []
-        if self.num_examples:
+        """Returns the accuracy now, of whole rows and per block, and `num_examples` predictions."""
+        measured, examples = self._measure(self.objective, whole, between_rows, "evaluate"), []
+        if self.num_examples:  # on every rank, because a partitioned model needs all of them
             device = self.accelerator.device
             examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, device)
         return replace(measured, positions=()), tuple(examples)
