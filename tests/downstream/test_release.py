@@ -29,11 +29,18 @@ from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release
 from tests.downstream.compared_arms import task as compared_task
 from tests.downstream.finetuning import Run, labelling, model, result_of, run, settings
-from tests.support.tiny import LONG_POSITIONS, tiny_extension, tiny_folder
+from tests.support.tiny import LONG_POSITIONS, prove_in_this_process, tiny_extension, tiny_folder
 
 __all__ = ["labelling", "model", "run", "settings"]
 
 CARD = ReleaseCard(title="News", license="apache-2.0", data=("made-up sentences, CC0",))
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first test starts the process that proves a release."""
+    if request.function is not test_a_classifier_is_released_with_a_card:
+        prove_in_this_process(monkeypatch)
 
 
 def released(trial: Path, **changes: object) -> Path:
