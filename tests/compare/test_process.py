@@ -12,22 +12,9 @@ from longmlm.compare.comparison import Comparison
 from longmlm.config import read
 from longmlm.settings.pipeline import ResolvedPipeline
 from tests.support.launching import longmlm
-from tests.support.tiny import demo_texts, tiny_folder
+from tests.support.tiny import PIPELINE, demo_texts, tiny_folder
 
-PIPELINE = """
-model = "base"
-corpus = ["text.jsonl"]
-length = 40
-output = "out"
-[prepare.recipe]
-held_out_fraction = 0.25
-[pretrain.recipe]
-num_steps = 2
-batch_tokens = 320
-precision = "no"
-held_out.max_rows = 16
-[pretrain.runtime]
-num_threads = 1
+EVALUATED = """
 [evaluate.recipe]
 precision = "no"
 held_out.max_rows = 16
@@ -47,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     tiny_folder(tmp_path / "base")
     lines = "".join(json.dumps({"text": text}) + "\n" for text in demo_texts())
     (tmp_path / "text.jsonl").write_text(lines, encoding="utf-8")
-    for name, text in {"mine.toml": PIPELINE, "arms.toml": ARMS}.items():
+    for name, text in {"mine.toml": PIPELINE + EVALUATED, "arms.toml": ARMS}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""Labelled records in files: two classes that words tell apart, documents that a tiny model can learn, and faults."""
+"""Labelled records in files: two classes with different words, which a tiny model can learn, and faulty records."""
 
 import json
 import random

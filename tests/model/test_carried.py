@@ -1,4 +1,4 @@
-"""What a base checkpoint has besides its MLM model: checkpoints and exports hold it bit for bit, or name it."""
+"""Weights and files outside the MLM model: checkpoints and exports keep them bit for bit, or a note names them."""
 
 import json
 import shutil

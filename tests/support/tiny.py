@@ -51,7 +51,7 @@ def tiny_folder(
     return folder
 
 
-ENDLESS_PIPELINE = """
+PIPELINE = """
 model = "base"
 corpus = ["text.jsonl"]
 length = 40
@@ -59,12 +59,14 @@ output = "out"
 [prepare.recipe]
 held_out_fraction = 0.25
 [pretrain.recipe]
-num_steps = 100000
+num_steps = 2
 batch_tokens = 320
 precision = "no"
 held_out.max_rows = 16
 [pretrain.runtime]
 num_threads = 1
+"""
+ENDLESS_PIPELINE = f"""{PIPELINE.replace("num_steps = 2", "num_steps = 100000")}
 log_every_steps = 1
 save_every_steps = 100000
 evaluate_every_steps = 100000

@@ -57,7 +57,7 @@ def _not_an_object(line: bytes) -> str:
 
 
 def _parts(line: bytes) -> list[bytes] | None:
-    """Returns the names and values of an object in turn, as they are written; None if they cannot be told apart.
+    """Returns name, value, name, value ... of an object as bytes of the line; None if the line cannot be split.
 
     Only what separates them is checked; a value may hold anything in which quotes and brackets are paired.
     """

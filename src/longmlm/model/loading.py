@@ -74,10 +74,10 @@ def load_model(
 ) -> LoadedModel:
     """Returns the model in a folder or on the hub, in fp32, with all its files from one commit.
 
-    It is a masked language model, or one of another of transformers' Auto classes: an encoder of any family with the
-    head of a task, and `config_values` in its config. `new_head` makes an MLM head if there is none, and replaces the
-    head of a task; it is initialised with `seed`, as is a pooler that the checkpoint lacks. The model attends within
-    the window that its longmlm.json records, if there is one. A Longformer has a window of its own, in its config.
+    By default the model is a masked language model. With another of transformers' Auto classes, it is an encoder of any
+    family with that class's head, and `config_values` are set in its config. `new_head` adds an MLM head to a
+    checkpoint without one, and replaces a task head; a new head, or a missing pooler, is initialised with `seed`.
+    Attention is limited to the window in longmlm.json, if there is one; a Longformer's window is in its config.
 
     Code in a repository is never run: a model with code is loaded as a stock model of its family if that takes all its
     weights. Raises ModelError for a model that is missing, altered or unreadable, whose architecture cannot be used,
