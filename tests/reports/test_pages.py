@@ -105,8 +105,16 @@ def test_table_cells_belong_to_headers_for_screen_readers() -> None:
 
 
 def test_names_wrap_at_punctuation_and_not_in_mid_word() -> None:
-    text = page(HEAD, [Section("A section", "", Table(["long_name", "n"], [["novels-of_1850.jsonl & <b>", "1"]]))], "")
-    assert ">long_<wbr>name<" in text
+    text = page(
+        HEAD,
+        [
+            Section(
+                "A section", "", Table(["long_name", "n"], [["novels-of_1850.jsonl & <b>", "1"], ["rate-0.0006", "2"]])
+            )
+        ],
+        "",
+    )
+    assert ">long_<wbr>name<" in text and ">rate-<wbr>0.0006<" in text
     assert ">novels-<wbr>of_<wbr>1850.<wbr>jsonl &amp; &lt;b&gt;<" in text
     assert "anywhere" not in re.findall(r"tbody th \{([^}]*)\}", STYLE)[0]
 

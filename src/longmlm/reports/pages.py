@@ -5,6 +5,7 @@ Markdown of their template, except Markup.
 """
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import tomli_w
 from huggingface_hub import CardData
 from huggingface_hub.utils import yaml_dump
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from longmlm.artifacts.accuracy import FilledMask
 from longmlm.errors import counted
@@ -28,6 +29,7 @@ from longmlm.settings.shipped import bundled_name
 
 FOLDER_SCHEME = "folder:"
 WHITE_SPACE = {" ": "␣", "\n": "↵", "\t": "⇥", "": "∅"}
+PUNCTUATION = re.compile(r"[_/-]|\.(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def _environment(suffix: str) -> Environment:
         keep_trailing_newline=True,
     )
     filters: dict[str, Any] = {"author": author_markdown, "code": markdown_code, "counted": counted}
-    environment.filters.update({**filters, "printable": printable, "visible": _visible})
+    environment.filters.update({**filters, "printable": printable, "breakable": _breakable, "visible": _visible})
     return environment
 
 
@@ -143,6 +145,11 @@ def _escaped(is_markdown: bool, value: object) -> object:
     if isinstance(value, Markup):
         return value
     return markdown(str(value)) if is_markdown else printable(str(value))
+
+
+def _breakable(name: str) -> Markup:
+    """Returns a name that narrow screens break after its punctuation, but not within a word or a number."""
+    return Markup(PUNCTUATION.sub(r"\g<0><wbr>", str(escape(printable(name)))))  # noqa: S704 - it was escaped
 
 
 def _visible(text: str) -> str:
