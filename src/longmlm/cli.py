@@ -101,7 +101,7 @@ def main(stage: str | None = None) -> None:
                 print(shipped_pipelines())
                 return
             config = parse(COMMANDS[command], arguments, f"longmlm {command}")
-        output = getattr(config, "output", None) or getattr(config, "run", None) or "."  # which the command writes to
+        output = getattr(config, "output", None) or getattr(config, "run", None) or "."  # which is written to
         with printable_output(), naming(Path(output)):
             if prints_errors():
                 from longmlm.inputs import check_inputs  # not needed for --help

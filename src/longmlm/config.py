@@ -64,7 +64,7 @@ def parse(
 
 
 def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> Table:
-    """Returns what the options set: those of a stage, and those of a pipeline's keys that the stage does not have."""
+    """Returns what the options set: the settings of a stage, and in a pipeline also the pipeline's other keys."""
     if not arguments:
         return {}
     in_pipeline = {} if content else stage_tables(PLACEHOLDER, {}).get(STAGES.get(kind, ""), {})

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -15,7 +15,7 @@ from longmlm.errors import ConfigError
 from longmlm.settings.publishing import redacted_settings
 from longmlm.settings.tables import Table, default_of, nested
 
-OWN_NAME = "NAME"  # stands for a name of the user's in a dotted name
+OWN_NAME = "NAME"  # stands for a name that the user chooses in a dotted name
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "no value"}
 
 
@@ -35,14 +35,14 @@ class Option:
 
 
 class Help(argparse.HelpFormatter):
-    """Shows of an option its name and what it expects: each accepts any number of words, counted later."""
+    """Shows for each option its name and one value: argparse accepts any number of words, which are counted later."""
 
     def _format_args(self, action: argparse.Action, default_metavar: str | None) -> str:  # noqa: ARG002
         return str(action.metavar)
 
 
 def given_options(listed: Sequence[Option], arguments: Sequence[str], usage: str, description: str) -> Table:
-    """Returns only the settings that the arguments set, as a TOML table; of options with one name, the last counts.
+    """Returns only the settings that the arguments set, as a TOML table; if an option is repeated, the last one counts.
 
     Raises ConfigError with the name of the option.
     """
@@ -64,7 +64,7 @@ def given_options(listed: Sequence[Option], arguments: Sequence[str], usage: str
     for name in negations:
         parser.add_argument(name, dest=name, nargs="*", help=argparse.SUPPRESS)
     words = [_with_hyphens(argument) for argument in arguments]
-    last = {word.partition("=")[0]: place for place, word in enumerate(words)}
+    last = {word.partition("=")[0]: index for index, word in enumerate(words)}
     if last.keys() & {"-h", "--help"}:
         parser.print_help()
         sys.exit(0)
@@ -120,7 +120,7 @@ def options_of(
     for item in fields(kind):
         part, value, derived = next(sections(item), None), shown.get(item.name), in_pipeline.get(item.name)
         name = f"{prefix}{item.name}"
-        if get_origin(item.type) is dict:  # tables with names of the user's: only files have them
+        if get_origin(item.type) is dict:  # tables whose names the user chooses: only files have them
             continue
         if part is None:
             text = f"{texts.get(item.name, '')} {_hint(item, shown, derived)}"
@@ -145,7 +145,7 @@ def _with_hyphens(argument: str) -> str:
 
 
 def _value(name: str, kind: Any, words: Sequence[str]) -> Any:
-    """Returns the value that the words after an option are; raises ConfigError if they are none of its type."""
+    """Returns the value that the words after an option give; raises ConfigError if they are not of its type."""
     import pydantic
 
     if kind is bool:
@@ -186,11 +186,11 @@ def _words(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _nearest(name: str, types: Mapping[str, Any]) -> str:
-    moved = [known for known in types if known.rpartition(".")[2].strip("-") == name.rpartition(".")[2].strip("-")]
+def _nearest(name: str, names: Collection[str]) -> str:
+    moved = [known for known in names if known.rpartition(".")[2].strip("-") == name.rpartition(".")[2].strip("-")]
     if not name.startswith("--"):
         return " (write a value that begins with - as --name=VALUE)" if name.startswith("-") else ""
-    nearest = [*moved, *difflib.get_close_matches(name, types, n=1, cutoff=0.8)]
+    nearest = [*moved, *difflib.get_close_matches(name, names, n=1, cutoff=0.8)]
     return f", did you mean {nearest[0]}?" if nearest else ""
 
 

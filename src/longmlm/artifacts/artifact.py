@@ -57,7 +57,7 @@ class Artifact:
 
     A subclass whose fields have changed sets `format` one higher, and what to do about another one in `REMEDY`.
 
-    Unknown keys are refused, also in the dataclasses of its fields: pydantic applies the configuration to all of them.
+    Unknown keys are refused, also in nested dataclasses: pydantic applies the configuration to all of them.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -92,7 +92,7 @@ def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
         if type(found) is not int or found != current:
             raise ArtifactError(
                 f"its format is {found!r}, this longmlm reads {current}: {kind.REMEDY}, or use the longmlm that wrote "
-                f"it, {content.get('longmlm')}"
+                f"it, {content.get('longmlm', 'of an unknown version')}"
             )
         artifact = _adapter(kind).validate_json(json.dumps(content, allow_nan=False), strict=True)
         _check_integers(artifact, "")

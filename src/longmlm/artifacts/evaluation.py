@@ -90,7 +90,7 @@ class Evaluation(Artifact):
         return "long_after" if "long_after" in self.measured else "long_before"
 
     def difference(self, view: ViewName, base: ViewName) -> Difference | None:
-        """Returns the accuracy of a view minus that of another with its standard error; None if one has none."""
+        """Returns the accuracy of a view minus another's, with its standard error; None if one was not measured."""
         if view not in self.measured or base not in self.measured:
             return None
         return row_difference(self.measured[view], self.measured[base])

@@ -1,6 +1,6 @@
 """longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on.
 
-The manifest of a release records under `released_from` what that was made from.
+The manifest of a release records what the release was made from, under `released_from`.
 """
 
 import json
@@ -68,7 +68,9 @@ class Extension:
     @classmethod
     def of(cls, recipe: ExtendRecipe, base: ModelSource, base_positions: int) -> Self:
         """Returns the extension that the recipe makes of a model with `base_positions`."""
-        kept = {item.name: getattr(recipe, item.name) for item in fields(recipe) if hasattr(cls, item.name)}
+        kept = {
+            item.name: getattr(recipe, item.name) for item in fields(recipe) if item.name in cls.__dataclass_fields__
+        }
         kept["num_positions"] = recipe.num_positions or base_positions
         return cls(base=base, base_positions=base_positions, **kept)
 

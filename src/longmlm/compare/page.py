@@ -244,7 +244,8 @@ def _arms_text(comparison: Comparison) -> str:
 def _shared_base_cut(comparison: Comparison) -> str:
     """Returns base_cut in brackets if all arms that are compared have the same."""
     found = {trial.base_cut for arm in comparison.arms() for trial in arm.trials}
-    return "".join(f" ({value:.2f} % on these rows)" for value in found if value is not None and len(found) == 1)
+    value = found.pop() if len(found) == 1 else None
+    return "" if value is None else f" ({value:.2f} % on these rows)"
 
 
 def _blocks(measured: Measured) -> list[float]:

@@ -69,7 +69,7 @@ def _batch_records(record_bytes: float) -> int:
 
 
 def _parquet_batches(file: pq.ParquetFile, span: Span, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-    """Yields the records of a span; of the row groups, only those are read that have some."""
+    """Yields the records of a span; only row groups with some of them are read."""
     ends = [*accumulate(file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups))]
     first, last = bisect_right(ends, span.start), bisect_left(ends, span.end)
     begin = ends[first - 1] if first else 0

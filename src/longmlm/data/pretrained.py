@@ -22,7 +22,7 @@ from longmlm.progress import quiet_libraries
 
 TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 SPECIAL_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
-UNSAVED = (  # also what transformers makes of truncation and padding in tokenizer.json, and older names of the length
+UNSAVED = (  # with what transformers reads from truncation and padding in tokenizer.json, and older names of the length
     *("auto_map", "fast_tokenizer_files"),  # code, and other versions of tokenizer.json
     *("max_length", "stride", "truncation_strategy", "pad_to_multiple_of", "truncation", "padding"),
     *("max_len", "max_len_single_sentence", "max_len_sentences_pair"),
@@ -63,7 +63,7 @@ def load_pretrained(name: str, folder: Path) -> Pretrained:
 
 
 def forget_lengths(pretrained: Any) -> None:
-    """Turns truncation and padding off, and removes every length but model_max_length from what is saved."""
+    """Turns truncation and padding off; of the lengths, only model_max_length is saved."""
     _without_lengths(pretrained.backend_tokenizer)
     for key in UNSAVED:
         pretrained.init_kwargs.pop(key, None)

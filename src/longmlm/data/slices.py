@@ -25,6 +25,7 @@ from longmlm.artifacts.rows import (
 )
 from longmlm.data.corpus import Document, SetAside, Slice, read_slice, split_of, text_hash
 from longmlm.data.encoding import tokenized
+from longmlm.data.files import SET_ASIDE
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
 from longmlm.data.row import Row, TokenizedSentence
 from longmlm.data.rows import Shard, open_shard
@@ -35,7 +36,6 @@ from longmlm.settings.prepare import PrepareRecipe
 from longmlm.temporary import PARTIAL
 
 CONTENT = "content"  # the folder that becomes the output
-SET_ASIDE = "set_aside"
 NUM_FILLS = 20
 TOTALS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
 HISTOGRAMS = ("tokens_per_source", "unknown_per_source", "document_lengths", "fills")

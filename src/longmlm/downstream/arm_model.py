@@ -62,7 +62,7 @@ class ArmModel:
             attend_in_fp32(model.base_model)
         own = cls(config, corpus, loaded, precision)
         if config.arm.frozen:
-            longest = max(range(len(corpus.documents)), key=lambda number: len(corpus.documents[number].text))
+            longest = corpus.longest(range(len(corpus.documents)))
             with library_errors(f"{config.arm.model} cannot be frozen"):
                 freeze_encoder(model, own.inputs(own.batch(own.examples([longest]))))
         return own

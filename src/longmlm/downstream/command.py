@@ -15,7 +15,7 @@ from typing import Any
 from longmlm.artifacts.artifact import PAGE_FILE, present
 from longmlm.artifacts.fine_tuned import MODEL
 from longmlm.data.corpus import write_set_aside
-from longmlm.data.files import left_out
+from longmlm.data.files import SET_ASIDE, left_out
 from longmlm.downstream.artifacts import ComparedTask, DownstreamComparison, DownstreamTrial
 from longmlm.downstream.comparison import chosen_values, compared, failures, finding
 from longmlm.downstream.documents import LabelledCorpus, read_labelled, reasons_in_words
@@ -35,7 +35,6 @@ from longmlm.temporary import check_writable, remove_inside
 from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.training.tracker import check_installed
 
-SET_ASIDE = "set_aside"
 MAX_LABELS = 8  # that are named
 
 

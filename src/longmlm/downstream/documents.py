@@ -1,7 +1,7 @@
 """Labelled documents of a task: which records are documents, and whether there is a task to learn."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,6 +36,10 @@ class LabelledCorpus:
         left_out = ("origin", "source", "has_list")
         documents = [asdict(document).items() for document in self.documents]
         return sha256_of_json([{name: value for name, value in one if name not in left_out} for one in documents])
+
+    def longest(self, numbers: Iterable[int]) -> int:
+        """Returns the number of the document with the longest text among those with the given numbers."""
+        return max(numbers, key=lambda number: len(self.documents[number].text))
 
 
 def read_labelled(task: LabelledTask) -> LabelledCorpus:
@@ -112,7 +116,7 @@ def _kept(
 
 
 def _clashes(documents: Sequence[LabelledDocument]) -> list[str]:
-    """Returns which documents share a text or a group with documents of another given split."""
+    """Returns a reason for each document that shares a text or group with one of another given split, "" for others."""
     owners: dict[tuple[str, str], GivenSplit] = {}
     reasons: dict[str, str] = {}
     for side in SIDES:
@@ -125,9 +129,10 @@ def _clashes(documents: Sequence[LabelledDocument]) -> list[str]:
 
 
 def _untestable(documents: Sequence[LabelledDocument], is_single_label: bool) -> list[str]:
-    """Returns which given test and development documents have a label that no training document has.
+    """Returns a reason for each document that cannot be tested, "" for others.
 
-    Without given test documents, so is a class of only one text or group: it cannot be trained and tested.
+    Given test and development documents cannot if no training document has their label. Without given test documents,
+    a class of only one text or group cannot be both trained and tested.
     """
     texts: dict[str, set[object]] = defaultdict(set)
     groups: dict[str, set[object]] = defaultdict(set)

@@ -162,8 +162,10 @@ def encoder_in_place(model: PreTrainedModel) -> Iterator[None]:
     stand_in = model.base_model
     if isinstance(stand_in, FirstTokens):
         setattr(model, model.base_model_prefix, stand_in.encoder[0])
-    yield
-    setattr(model, model.base_model_prefix, stand_in)
+    try:
+        yield
+    finally:
+        setattr(model, model.base_model_prefix, stand_in)
 
 
 @torch.no_grad()

@@ -44,7 +44,7 @@ def fine_tune(folder: Path, model: ArmModel, fold: Fold) -> tuple[float, ...]:
     Resumes from the last complete checkpoint. Raises ModelError if the model cannot be trained on these documents,
     TrainingError if memory runs out or a loss is not finite.
     """
-    longest = max(fold.train, key=lambda number: len(model.corpus.documents[number].text))
+    longest = model.corpus.longest(fold.train)
     remedy = "" if model.precision == "no" else '; set precision = "no" in [recipe] to compute in fp32'
     with library_errors(f"{model.config.arm.model} fails on inputs of up to {model.num_tokens:,} tokens{remedy}"):
         model.predict([longest])

@@ -46,7 +46,10 @@ class Subject(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A view of a row, where its selected tokens are in row and document, and `index`, the row's number in the sums."""
+    """A masked row: `index` is its number in the sums; the selected tokens are at `positions` of the row.
+
+    `offsets` are their distances to the start of their document in the row.
+    """
 
     index: int
     view: MaskedRow

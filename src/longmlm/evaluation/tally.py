@@ -46,7 +46,7 @@ class Tally:
         return cls(by_bin, np.zeros((3, num_rows, 2 * num_blocks)), base_positions, row_length)
 
     def add(self, row: int, positions: Selected, offsets: Selected, values: Float64[np.ndarray, "3 selected"]) -> None:
-        """Adds selected tokens of a row: their positions, and how far each is from the start of its document there.
+        """Adds selected tokens of a row: `positions` in it, `offsets` from where their document starts in it.
 
         `values` has for each token a 1, whether it was predicted correctly (1 or 0), and its loss.
         """

@@ -101,7 +101,7 @@ def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
     return encoder
 
 
-ATTRIBUTES = ("p", "dropout", "attention_dropout")  # of dropout; of attention over chunks, Longformer, XLM; of others
+ATTRIBUTES = ("p", "dropout", "attention_dropout")  # in Dropout modules; in the attention of Longformer, XLM and others
 
 
 def dropout_of(model: nn.Module) -> float:

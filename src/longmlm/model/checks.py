@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from transformers import PreTrainedModel
 
 from longmlm.errors import ModelError, system_error
 from longmlm.folders import MANIFEST, parse_json, sha256_of
-from longmlm.hubs.extra_files import MODULES
+from longmlm.hubs.extra_files import MODULES, extra_files, module_folders
 from longmlm.hubs.models import HubSnapshot, check_has_config, check_has_weights, weight_paths
 
 JSON_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
@@ -26,15 +25,15 @@ OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}  # of LayerNorms in the fi
 
 def check_model_files(name: str, snapshot: HubSnapshot) -> None:
     """Raises ModelError, with the file's name, if one that will be read is cut short, altered, missing or outside."""
-    folder = snapshot.folder
+    folder, extra = snapshot.folder, snapshot.extra
     check_has_config(name, folder)
     weights = [path.name for path in weight_paths(folder)]
     for index in folder.glob("*.index.json"):
         _check_index(index, weights)
-    for path in (folder / file for file in {*JSON_FILES, *snapshot.extra} - {MODULES} if file.endswith(".json")):
+    for path in (folder / file for file in {*JSON_FILES, *extra} - {MODULES} if file.endswith(".json")):
         if path.is_file() and not isinstance(_json(path), dict):
             raise ModelError(f"{path} is damaged: it is not a JSON object")
-    for path in (folder / file for file in (*weights, *snapshot.extra) if file.endswith(".safetensors")):
+    for path in (folder / file for file in (*weights, *extra) if file.endswith(".safetensors")):
         try:
             with safe_open(path, framework="pt"):
                 pass
@@ -44,7 +43,7 @@ def check_model_files(name: str, snapshot: HubSnapshot) -> None:
             raise ModelError(
                 f"{path} is damaged ({error}): it was cut short, or is a git-lfs pointer; fetch it again"
             ) from error
-    _check_manifest(snapshot)
+    _check_manifest(folder)
     check_has_weights(name, folder)
 
 
@@ -69,15 +68,15 @@ def _json(path: Path) -> Any:
         raise ModelError(f"{path} is damaged: it is not JSON") from error
 
 
-def _check_manifest(snapshot: HubSnapshot) -> None:
+def _check_manifest(folder: Path) -> None:
     """Raises ModelError for a file that differs from the folder's manifest; other tools' manifests are ignored."""
-    manifest_file = snapshot.folder / MANIFEST
+    manifest_file = folder / MANIFEST
     manifest = _json(manifest_file) if manifest_file.is_file() else None
     files = manifest.get("files") if isinstance(manifest, dict) else None
     files = files if isinstance(files, dict) else {}
-    extra = replace(snapshot, names=tuple(files)).extra
+    extra = extra_files(files, module_folders(folder))
     for name, entry in files.items():
-        path = snapshot.folder / name
+        path = folder / name
         is_read = name in extra or ("/" not in name and name.endswith(SUFFIXES))
         if not is_read or not isinstance(entry, dict) or "sha256" not in entry:
             continue
@@ -125,10 +124,10 @@ def load_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
 
 
 def check_stored(name: str, stored: Mapping[str, Tensor], described: PreTrainedModel) -> None:
-    """Raises ModelError for a stored weight that is not as in the model that config.json describes.
+    """Raises ModelError for a stored weight that does not fit the model that config.json describes.
 
-    So is one that has another shape, that holds no real numbers, or whose name cannot be saved again. `described` needs
-    no weights.
+    It has another shape, holds no floating-point numbers, or has a name that cannot be saved again. `described` is that
+    model, which needs no weights.
     """
     parameters = dict(described.named_parameters(remove_duplicate=False))
     prefix = f"{described.base_model_prefix}."
@@ -172,9 +171,9 @@ def check_tied(name: str, model: PreTrainedModel) -> None:
 
 
 def check_encoder(name: str, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
-    """Raises ModelError for a weight of another shape, and for one of the encoder that is missing or not described.
+    """Raises ModelError for a weight with a wrong shape, and for one of the encoder that is missing or not described.
 
-    `info` is transformers' loading info. A pooler may be missing or left over.
+    `info` is the loading info of transformers. A pooler may be missing or left over.
     """
     prefix = f"{model.base_model_prefix}."
     parts = {key.split(".")[0] for key in model.base_model.state_dict()}  # an encoder saved alone has no prefix

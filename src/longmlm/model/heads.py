@@ -12,8 +12,10 @@ from longmlm.model.architecture import architecture_of, unused_bias
 from longmlm.model.checks import REBUILT_BUFFERS
 
 
-def with_mlm_head(name: str, model: PreTrainedModel, info: dict[str, Any], new_head: bool) -> list[str]:
-    """Makes an MLM head if `new_head` allows it, and returns notes about the head; `info` is of transformers' loading.
+def complete_mlm_head(name: str, model: PreTrainedModel, info: dict[str, Any], new_head: bool) -> list[str]:
+    """Makes missing parts of the MLM head if `new_head` allows it; returns notes on the head.
+
+    `info` is the loading info of transformers.
 
     Raises ModelError if the head, or a part of it, is missing and may not be new, or is there and may be new.
     """
@@ -91,10 +93,10 @@ def _start_as_identity(model: PreTrainedModel, missing: Collection[str]) -> None
         nn.init.eye_(matrix.weight)
 
 
-def with_task_head(name: str, model: PreTrainedModel, missing: Collection[str], seed: int) -> list[str]:
-    """Initialises a task's head that came with the checkpoint anew, with its pooler; returns a note if there was one.
+def replace_task_head(name: str, model: PreTrainedModel, missing: Collection[str], seed: int) -> list[str]:
+    """Replaces a trained task head, with its pooler, by a newly initialised one; returns a note if there was one.
 
-    A head of which a part is missing is not one of a task: ModernBERT's shares a layer with the MLM head, which stays.
+    A head with a missing part is not a task head: ModernBERT's shares a layer with the MLM head, which is kept.
     """
     head = head_of(model)
     if not head or head.keys() & {*missing}:

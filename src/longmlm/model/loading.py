@@ -28,7 +28,7 @@ from longmlm.model.architecture import NUM_GLOBAL
 from longmlm.model.carried import Carried, read_carried
 from longmlm.model.checks import check_encoder, check_model_files, check_stored, check_tied, stored_weights
 from longmlm.model.families import COUNTED_FROM_PADDING, FAMILIES, check_architecture
-from longmlm.model.heads import with_mlm_head, with_task_head
+from longmlm.model.heads import complete_mlm_head, replace_task_head
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions, sinusoidal_table
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
@@ -102,15 +102,15 @@ def load_model(
     check_encoder(name, model, info)
     notes = [*snapshot.notes, *notes]
     if is_mlm:
-        notes += with_mlm_head(name, model, info, new_head)
+        notes += complete_mlm_head(name, model, info, new_head)
     elif new_head:
-        notes += with_task_head(name, model, info["missing_keys"], seed)
+        notes += replace_task_head(name, model, info["missing_keys"], seed)
     loaded = load_tokenizer(name, folder)
     with library_errors(f"{name} cannot be loaded"):  # some models have a word embedding of a kind of their own
         check_embedding(name, model, loaded.tokenizer)
     provenance = read_provenance(folder)
     if config.model_type == LongformerConfig.model_type:
-        notes += _with_stock_global_tokens(name, model.config, auto_class)
+        notes += _set_stock_global_tokens(name, model.config, auto_class)
     else:
         use_window(model.base_model, Window.of(provenance.extension))
     carried = read_carried(snapshot, info["unexpected_keys"], model.base_model_prefix) if is_mlm else Carried()
@@ -122,8 +122,8 @@ def stock_global_tokens(auto_class: Any) -> int:
     return 1 if auto_class is AutoModelForSequenceClassification else 0
 
 
-def _with_stock_global_tokens(name: str, config: Any, auto_class: Any) -> list[str]:
-    """Gives a released Longformer as many global tokens as its new class has; returns a note if it had others."""
+def _set_stock_global_tokens(name: str, config: Any, auto_class: Any) -> list[str]:
+    """Sets the global tokens of a released Longformer to the default of its class; returns a note if it had others."""
     before, now = getattr(config, NUM_GLOBAL, None), stock_global_tokens(auto_class)
     if before is None or before == now:
         return []
@@ -196,7 +196,7 @@ def library_errors(failure: str) -> Iterator[None]:
 
 
 def _load_config(name: str, folder: Path) -> tuple[Any, list[str]]:  # Any: each family's config has its own attributes
-    """Returns the config of the folder's stock model, and notes about what the folder has and the model has not."""
+    """Returns the config of the folder's stock model, and notes on what the folder has beyond the model."""
     has_code = "auto_map" in read_architecture(str(folder / CONFIG))
     needs_code = " without its code, and code in a repository is never run; take a stock checkpoint" if has_code else ""
     with library_errors(f"{name} cannot be loaded{needs_code}"):

@@ -25,7 +25,7 @@ MIN_BLOCK = 128  # queries; of 64, 128, 256 and 512, 128 is the fastest for a wi
 class Block(NamedTuple):
     """Consecutive queries, the parts of the row that hold their keys, and which key each query sees (None: all).
 
-    `heads` are those that the queries and keys are of.
+    `heads` are the attention heads to compute; by default all.
     """
 
     queries: slice

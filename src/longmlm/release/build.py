@@ -105,11 +105,11 @@ def write_release(model: Path, rows_name: str, evaluation_folder: str | None, se
         artifact.write(folder / Provenance.FILE, provenance.published())
         for picture in pictures:
             shutil.copy(picture, folder)
-    return [*notes, *proof.summary]
+    return [*carried.lines, *notes, *proof.summary]
 
 
 def write_model(model: Path, rows: Rows, recipe: ReleaseRecipe, folder: Path) -> tuple[LoadedModel, list[str]]:
-    """Writes the stock model and its ONNX files; returns the model in memory and notes on what was exported."""
+    """Writes the stock model and its ONNX files; returns the model in memory and notes on the ONNX files."""
     trained = load_model(str(model))
     check_exportable(trained, recipe)
     vocabulary = vocabulary_of_pretrained(trained.tokenizer, str(model))
@@ -119,7 +119,7 @@ def write_model(model: Path, rows: Rows, recipe: ReleaseRecipe, folder: Path) ->
     if recipe.sentence_transformer is not None:
         trained = with_sentence_modules(trained, recipe.sentence_transformer)
     export(trained, recipe.weights, folder, recipe.max_shard_size)
-    return trained, [*carried_by(trained).lines, *(write_graphs(folder) if recipe.onnx else ())]
+    return trained, write_graphs(folder) if recipe.onnx else []
 
 
 @contextmanager

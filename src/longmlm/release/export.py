@@ -13,12 +13,13 @@ from longmlm.errors import ReleaseError
 from longmlm.hubs.extra_files import SENTENCE_FILES, TEMPLATES
 from longmlm.model.architecture import NUM_GLOBAL, architecture_of, position_offset, without_pooler
 from longmlm.model.carried import Carried, save_model
+from longmlm.model.checks import REBUILT_BUFFERS
 from longmlm.model.loading import LoadedModel
 from longmlm.model.window import Window
 from longmlm.settings.release import ReleaseRecipe, WeightType
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")
+LONGFORMER_FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")
 BERT_HEADS = {  # names of BERT's heads in Longformer, by class
     "BertForMaskedLM": {
         "cls.predictions.transform.dense": "lm_head.dense",
@@ -37,7 +38,6 @@ COPIED = (
     *("layer_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"),
     *("id2label", "label2id", "problem_type"),
 )
-BUFFERS = ("position_ids", "token_type_ids")
 
 
 def export(
@@ -105,8 +105,8 @@ def carried_by(trained: LoadedModel, weights: WeightType = "fp32") -> Carried:
 
 def longformer_problem(config: PreTrainedConfig, has_mlm_head: bool = True) -> str | None:
     """Returns why Longformer cannot compute what models with this config do; None if it can."""
-    if config.model_type not in FAMILIES:
-        return f"Longformer has no {config.model_type} layers, only those of {', '.join(FAMILIES)}"
+    if config.model_type not in LONGFORMER_FAMILIES:
+        return f"Longformer has no {config.model_type} layers, only those of {', '.join(LONGFORMER_FAMILIES)}"
     if has_mlm_head and config.model_type == "bert" and config.hidden_act != "gelu":
         return f"Longformer's MLM head uses gelu, this model's uses {config.hidden_act}"
     if config.pad_token_id is None:
@@ -141,7 +141,7 @@ def as_longformer(model: PreTrainedModel, window: Window, auto_class: Any = Auto
         without_pooler(longformer)
     state: dict[str, Tensor] = {}
     for name, value in model.state_dict().items():
-        if name.endswith(BUFFERS):
+        if name.endswith(REBUILT_BUFFERS):
             continue
         renamed = longformer_name(name, model)
         state[renamed] = _with_reserved(value, num_positions + reserved) if "position_embeddings" in name else value

@@ -166,7 +166,7 @@ def prove(
 
 
 def rounded(trained: LoadedModel, weights: WeightType) -> PreTrainedModel:
-    """Returns the model itself in fp32, its weights rounded to the stored type."""
+    """Rounds the model's weights to the stored type and returns the same model, in fp32 and evaluation mode."""
     model: torch.nn.Module = trained.model
     return cast(PreTrainedModel, model.to(TYPES[weights]).to(torch.float32).eval())
 
@@ -236,7 +236,7 @@ def reference(
 ) -> dict[str, torch.Tensor]:
     """Returns ids, attention masks and the logits of their tokens, by name.
 
-    Of an input with more than `num_at_a_time` tokens, only some logits are computed, and all hidden states.
+    For an input with more than `num_at_a_time` tokens, all hidden states are computed, but only some logits.
     """
     tensors = {}
     for name, (input_ids, attention_mask) in inputs.items():

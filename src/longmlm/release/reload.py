@@ -61,7 +61,7 @@ def compare(folder: str, reference: Path, auto_class: str, text: str) -> dict[st
 
 
 def filled_mask(model: Any, tokenizer: Any, text: str, compute_logits: Compute) -> dict[str, object]:
-    """Returns how many tokens the text has, and what the model fills in: by itself if it has global tokens."""
+    """Returns how many tokens the text has, and what the model fills in; no pipeline passes global tokens."""
     encoded = tokenizer(text, return_tensors="pt")
     if global_mask(model, encoded["input_ids"]):  # which the pipeline does not pass
         logits = compute_logits(encoded["input_ids"], encoded["attention_mask"])
@@ -104,7 +104,7 @@ def global_mask(model: Any, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def is_tied(model: Any) -> bool:
-    """Returns whether the model has no decoder beside its embedding, as DeBERTa's head and a classifier have none."""
+    """Returns whether the decoder is the embedding, or there is none, as in DeBERTa's head and in a classifier."""
     decoder, embedding = model.get_output_embeddings(), model.get_input_embeddings().weight
     return decoder is None or decoder.weight is embedding or decoder.weight.shape != embedding.shape
 

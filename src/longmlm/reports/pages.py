@@ -135,8 +135,15 @@ def _environment(suffix: str) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    filters: dict[str, Any] = {"author": author_markdown, "code": markdown_code, "counted": counted}
-    environment.filters.update({**filters, "printable": printable, "breakable": _breakable, "visible": _visible})
+    filters: dict[str, Any] = {  # Any: functions of many types
+        "author": author_markdown,
+        "code": markdown_code,
+        "counted": counted,
+        "printable": printable,
+        "breakable": _breakable,
+        "visible": _visible,
+    }
+    environment.filters.update(filters)
     return environment
 
 

@@ -138,7 +138,7 @@ class PlainBackend:
         return {**content, "state": states, **({"scaler": scaler} if (scaler := self.scaler.state_dict()) else {})}
 
     def restore_optimizer(self, state: OptimizerState) -> None:
-        """Leaves the groups, which DeepSpeed's backend does not save, as the recipe's."""
+        """Keeps the parameter groups of the recipe: DeepSpeed's backend does not save any."""
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
         groups = self.optimizer.torch_optimizer.state_dict()["param_groups"]

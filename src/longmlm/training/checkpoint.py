@@ -65,9 +65,10 @@ def take_snapshot(backend: Backend, accelerator: Accelerator) -> Snapshot | None
 def write_checkpoint(
     run: Path, state: TrainState, model: PreTrainedModel, snapshot: Snapshot, record: RunRecord
 ) -> Path:
-    """Writes the checkpoint of this step, in the main process, and returns its folder; of `model` the config is used.
+    """Writes the checkpoint of this step, in the main process, and returns its folder.
 
-    A checkpoint of the same step is replaced. Raises CheckpointError, and leaves nothing, when it cannot be written.
+    Only the config of `model` is used. A checkpoint of the same step is replaced. Raises CheckpointError, and leaves
+    nothing, when it cannot be written.
     """
     folder = checkpoint_folder(run, state.step)
     trained = replace(record.trained_on, steps=state.step, tokens=state.tokens, accuracy=state.accuracy_here)
@@ -151,13 +152,15 @@ def saving(run: Run, record: RunRecord) -> Iterator[Saver]:
             writer.shutdown()
 
 
-def restore(folder: Path, state: TrainState, run: Run, is_scaled: bool) -> None:
+def restore(folder: Path, state: TrainState, run: Run) -> None:
     """Restores optimizer and generators from a verified checkpoint; the weights were loaded with the model.
 
     With a different number of processes a rank may have no generator state: it keeps its seed, which only dropout uses.
     """
     num_updates = state.step - state.skipped_steps
-    run.backend.restore_optimizer(read_optimizer(folder / OPTIMIZER, run.backend.objective, num_updates, is_scaled))
+    objective = run.backend.objective
+    is_scaled = objective.precision == "fp16"
+    run.backend.restore_optimizer(read_optimizer(folder / OPTIMIZER, objective, num_updates, is_scaled))
     file = folder / _generator_file(run.accelerator.process_index)
     if file.is_file():
         read_generators(file)

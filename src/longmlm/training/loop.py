@@ -73,7 +73,7 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     for note in notes_on_threads(resumed_from, task.record):
         run.accelerator.print(note)
     _prepare_folder(task, run, state)
-    restore(resumed_from, state, run, task.record.trained_on.precision == "fp16")
+    restore(resumed_from, state, run)
     return state
 
 

@@ -173,14 +173,14 @@ def evaluated_checkpoints(run: Path) -> list[Path]:
 
 
 def best_checkpoint(run: Path) -> Path:
-    """Returns the intact checkpoint with the highest held-out accuracy; the newest where none was evaluated.
+    """Returns the intact checkpoint with the highest held-out accuracy; the newest if none was evaluated.
 
     Raises CheckpointError for a run without an intact one, ArtifactError if the newest is of another format.
     """
     newest = newest_verified(run).folder
     if newest is None:
         raise CheckpointError(f"{run} has no checkpoint yet: let the pretrain stage save one first")
-    read_state(newest)  # of another format, none would say how accurate it is
+    read_state(newest)  # raises ArtifactError: a checkpoint of another format has no known accuracy
     return next(
         (folder for folder in evaluated_checkpoints(run) if folder == newest or not damage_of(folder)),
         newest,

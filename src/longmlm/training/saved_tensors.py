@@ -81,6 +81,7 @@ def _shapes(model: nn.Module) -> list[tuple[int, ...]]:
 
 
 def _check_scaler(state: dict[str, Any]) -> None:
-    for key, value in torch.amp.GradScaler("cpu").state_dict().items():
-        if type(state[key]) is not type(value) or not 0 <= state[key] < math.inf or not state["scale"]:
-            raise ValueError("it holds no state of the loss scaler")
+    expected = torch.amp.GradScaler("cpu").state_dict()
+    is_valid = all(type(state[key]) is type(value) and 0 <= state[key] < math.inf for key, value in expected.items())
+    if not is_valid or not state["scale"]:
+        raise ValueError("it holds no state of the loss scaler")
