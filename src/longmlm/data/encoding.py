@@ -19,9 +19,11 @@ from jaxtyping import Int64, UInt32
 from tokenizers import Encoding, Tokenizer
 
 from longmlm.data.corpus import Document
+from longmlm.data.fast_encoding import MAX_CHARACTERS, fast_encoder, hostile_texts
 from longmlm.data.row import TokenizedSentence
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
+from longmlm.errors import EncoderError
 from longmlm.processes import one_ahead
 
 # The axes have no names, since lists hold arrays of different lengths.
@@ -30,19 +32,62 @@ Starts = Int64[np.ndarray, "_"]  # the offset at which each sentence starts
 
 PIECE_CHARACTERS = 200_000
 CONTEXT_CHARACTERS = 1_000
+COMPARED_SHARE = 128  # one character in so many is encoded twice, to compare a fast encoder with tokenizers
 WORD_END = re.compile(r"(?<=\S)[ \t\n\r]")
 SENTENCE_END = re.compile(r"(?<=[。！？])(?=\w)")
 
 
 def tokenized(
-    vocabulary: Vocabulary, languages: Sequence[str], documents: Iterable[Document]
+    vocabulary: Vocabulary, languages: Sequence[str], documents: Iterable[Document], is_fast: bool = False
 ) -> Iterator[tuple[Document, Iterable[TokenizedSentence]]]:
     """Yields each document with the tokens of its sentences; neighbouring short documents are encoded together.
 
-    While the caller uses one batch of documents, a thread encodes the next. `languages` are those of the sources, by
-    number.
+    `languages` are those of the sources, by number. With `is_fast`, a fast encoder is used, and compared with
+    `tokenizers` on the first document and on a small share of the others; raises EncoderError where they differ.
     """
-    tokenizer = vocabulary.tokenizer
+    encoder = fast_encoder(vocabulary.tokenizer) if is_fast else None
+    if encoder is None:
+        yield from _tokenized(vocabulary.tokenizer, languages, documents)
+        return
+    num_characters = num_compared = 0
+    for batch in _batches(documents):
+        texts = [document.text for document in batch]
+        starts = [sentence_starts(document.text, languages[document.source]) for document in batch]
+        known = encoder.sentences(texts, starts) if len(texts[0]) <= MAX_CHARACTERS else [None]
+        for document, own_starts, sentences in zip(batch, starts, known, strict=True):
+            if sentences is None:
+                yield document, encode(vocabulary.tokenizer, document.text, own_starts)
+                continue
+            if num_compared * COMPARED_SHARE <= num_characters:
+                num_compared += len(document.text)
+                if not _is_same(sentences, encode(vocabulary.tokenizer, document.text, own_starts)):
+                    raise EncoderError(f"{encoder.library} and tokenizers differ on {document.origin}")
+            num_characters += len(document.text)
+            yield document, sentences
+
+
+def is_exact(tokenizer: Tokenizer) -> bool:
+    """Returns whether there is a fast encoder for the tokenizer, and it gives the same tokens of hostile texts."""
+    encoder, texts = fast_encoder(tokenizer), hostile_texts()
+    if encoder is None:
+        return False
+    starts = np.zeros(1, dtype=np.int64)
+    found = encoder.sentences(texts, [starts] * len(texts))
+    pairs = zip(texts, found, strict=True)
+    return all(sentences is None or _is_same(sentences, encode(tokenizer, text, starts)) for text, sentences in pairs)
+
+
+def _is_same(found: Sequence[TokenizedSentence], expected: Iterable[TokenizedSentence]) -> bool:
+    known = list(expected)
+    return len(found) == len(known) and all(
+        np.array_equal(one.input_ids, other.input_ids) for one, other in zip(found, known, strict=True)
+    )
+
+
+def _tokenized(
+    tokenizer: Tokenizer, languages: Sequence[str], documents: Iterable[Document]
+) -> Iterator[tuple[Document, Iterable[TokenizedSentence]]]:
+    """Yields documents as `tokenized` does. While the caller uses one batch of documents, a thread encodes the next."""
 
     def encoded(batch: list[Document]) -> list[Encoding]:
         return encode_batch(tokenizer, [document.text for document in batch]) if len(batch) > 1 else []

@@ -22,30 +22,36 @@ from longmlm.artifacts.rows import (
     read_rows_manifest,
 )
 from longmlm.data.corpus import check_splits, plan_slices
+from longmlm.data.encoding import is_exact
 from longmlm.data.executor import run_slices
 from longmlm.data.files import SET_ASIDE, files_of
 from longmlm.data.rows import token_bytes
 from longmlm.data.sentences import bytes_per_token, check_language
 from longmlm.data.slices import CONTENT, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.errors import ArtifactError, DataError, UserError, counted
+from longmlm.errors import ArtifactError, DataError, EncoderError, UserError, counted
 from longmlm.folders import sha256_of
 from longmlm.hubs.datasets import commit_of, is_local, source_files
 from longmlm.hubs.models import tokenizer_sha256
 from longmlm.processes import exclusive_lock
 from longmlm.progress import message
-from longmlm.settings.prepare import PrepareRecipe, Source
+from longmlm.settings.prepare import Encoder, PrepareRecipe, Source
 from longmlm.temporary import PARTIAL, check_temporary, check_writable, claim, discard, empty, partial_of
 
 Executor = Callable[[SliceJob, Sequence[int]], None]
 
 
 def prepare_rows(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, executor: Executor = run_slices
+    recipe: PrepareRecipe,
+    vocabulary: Vocabulary,
+    output: Path,
+    executor: Executor = run_slices,
+    encoder: Encoder = "tokenizers",
 ) -> RowsManifest:
     """Writes the folder of rows that `recipe` describes, and returns its manifest.
 
-    `executor` packs the slices of a job whose numbers it is given. Where the same rows exist, nothing is done; after an
+    `executor` packs the slices of a job whose numbers it is given. With the encoder "auto", a fast one is used where it
+    is installed and exact; where it turns out to differ, all slices are made with tokenizers. Where the same rows exist, nothing is done; after an
     interruption, finished slices are kept. Raises DataError when the folder holds other rows, when a split would be
     empty or when a source changes meanwhile, and FolderError while another process writes there.
     """
@@ -55,7 +61,8 @@ def prepare_rows(
         check_language(source.language)
     work, sources = plan_rows(recipe, vocabulary.fingerprint, _previous_plan(output))
     if not output.exists():
-        job = SliceJob(recipe, vocabulary, tuple(plan_slices(sources, recipe.slice_bytes)), partial_of(output))
+        slices, is_fast = tuple(plan_slices(sources, recipe.slice_bytes)), encoder == "auto" and is_exact(vocabulary.tokenizer)
+        job = SliceJob(recipe, vocabulary, slices, partial_of(output), is_fast)
         check_splits(recipe, job.slices)
         check_temporary(job.folder)
         with exclusive_lock(job.folder):
@@ -154,12 +161,18 @@ def check_files_unchanged(files: Sequence[FileStamp]) -> None:
 
 def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> None:
     _open_partial(job.folder, work)
-    numbers = [number for number in range(len(job.slices)) if not job.is_finished(number)]
+    numbers = job.unfinished()
     if num_packed := len(job.slices) - len(numbers):
         message(f"resuming: {num_packed} of {counted(len(job.slices), 'slice')} packed before")
     _check_disk_space(job, numbers)
     started = time.monotonic()
-    executor(job, numbers)
+    try:
+        executor(job, numbers)
+    except EncoderError as error:
+        message(f"{error}: all is encoded with tokenizers")
+        job = replace(job, is_fast=False)
+        numbers = job.unfinished()
+        executor(job, numbers)
     elapsed_seconds = time.monotonic() - started
     try:
         check_files_unchanged(work.files)

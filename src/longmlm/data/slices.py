@@ -45,13 +45,15 @@ HISTOGRAMS = ("tokens_per_source", "unknown_per_source", "document_lengths", "fi
 class SliceJob:
     """All that packing any slice of a corpus needs; it is sent to the processes that do it.
 
-    `folder` receives, for each slice, its part of `content/`, a report and the hashes of its documents.
+    `folder` receives, for each slice, its part of `content/`, a report and the hashes of its documents. `is_fast` says
+    whether a fast encoder is used.
     """
 
     recipe: PrepareRecipe
     vocabulary: Vocabulary
     slices: tuple[Slice, ...]
     folder: Path
+    is_fast: bool = False
 
     def report_path(self, number: int) -> Path:
         """Returns the path of a slice's report, which exists when the slice is finished."""
@@ -69,13 +71,23 @@ class SliceJob:
         """Returns the hashes of a finished slice's documents."""
         return np.frombuffer(self.hashes_path(number).read_bytes(), dtype=np.uint64)
 
+    def unfinished(self) -> list[int]:
+        """Returns the numbers of the slices that are still to be packed."""
+        return [number for number in range(len(self.slices)) if not self.is_finished(number)]
+
     def is_finished(self, number: int) -> bool:
-        """Returns whether a slice was packed and its files are there, and not damaged."""
+        """Returns whether a slice was packed and its files are there, and not damaged.
+
+        Without `is_fast`, a slice that a fast encoder made is to be packed again.
+        """
         try:
-            contents = artifact.read(SliceReport, self.report_path(number)).contents
+            report = artifact.read(SliceReport, self.report_path(number))
             num_hashes = len(self.hashes(number))
         except (ArtifactError, FileNotFoundError, ValueError):
             return False
+        if report.is_fast and not self.is_fast:
+            return False
+        contents = report.contents
         has_shards = all(self.shard_path(split, number).is_file() for split in SPLITS if contents.of(split).rows)
         return has_shards and num_hashes == sum(contents.of(split).documents for split in SPLITS)
 
@@ -144,8 +156,9 @@ def pack_slice(job: SliceJob, number: int) -> None:
     hashes: list[int] = []
     set_aside: Counter[str] = Counter()
     languages, is_within_character = [source.language for source in recipe.sources], vocabulary.is_within_character
+    documents = _documents(job, number, set_aside)
     with ExitStack() as shards:
-        for document, sentences in tokenized(vocabulary, languages, _documents(job, number, set_aside)):
+        for document, sentences in tokenized(vocabulary, languages, documents, job.is_fast):
             hashes.append(text_hash(document.text))
             split = split_of(hashes[-1], recipe.held_out_fraction)
             if split not in open_rows:
@@ -159,7 +172,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
     job.hashes_path(number).write_bytes(np.array(hashes, dtype=np.uint64).tobytes())
     train, held_out = (counts[split].report() for split in SPLITS)
     contents = Contents(train=train, held_out=held_out, set_aside=dict(set_aside))
-    artifact.write(job.report_path(number), SliceReport(contents=contents))
+    artifact.write(job.report_path(number), SliceReport(contents=contents, is_fast=job.is_fast))
 
 
 def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Document]:

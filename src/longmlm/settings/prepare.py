@@ -9,6 +9,7 @@ from longmlm.settings.publishing import Publishing
 from longmlm.settings.tables import Unused
 
 PackingMode = Literal["full-sentences", "doc-sentences"]
+Encoder = Literal["auto", "tokenizers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,8 @@ class PrepareRuntime:
 
     num_workers: int = 1
     """Processes that pack slices in parallel."""
+    encoder: Encoder = "auto"
+    """What encodes text: with auto, a fast encoder of longmlm[fast] where it is installed and gives the same tokens."""
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:

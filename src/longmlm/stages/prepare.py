@@ -29,7 +29,7 @@ def prepare(config: PrepareConfig) -> None:
     for note in vocabulary.notes:
         print(note)
     executor, existed = partial(run_slices, num_workers=config.runtime.num_workers), output.exists()
-    manifest = prepare_rows(config.recipe, vocabulary, output, executor)
+    manifest = prepare_rows(config.recipe, vocabulary, output, executor, config.runtime.encoder)
     page = output / PAGE_FILE
     if not page.is_file():
         row = open_rows(output, "train", verified=existed)[0]
