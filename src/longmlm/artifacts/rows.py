@@ -236,6 +236,5 @@ class SliceReport(Artifact):
     `is_fast` says whether a fast encoder made its tokens.
     """
 
-
     contents: Contents
     is_fast: bool

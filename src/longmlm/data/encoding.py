@@ -19,7 +19,7 @@ from jaxtyping import Int64, UInt32
 from tokenizers import Encoding, Tokenizer
 
 from longmlm.data.corpus import Document
-from longmlm.data.fast_encoding import MAX_CHARACTERS, fast_encoder, hostile_texts
+from longmlm.data.fast_encoding import MAX_CHARACTERS, MakeEncoder, fast_encoder, hostile_texts
 from longmlm.data.row import TokenizedSentence
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
@@ -38,43 +38,55 @@ SENTENCE_END = re.compile(r"(?<=[。！？])(?=\w)")
 
 
 def tokenized(
-    vocabulary: Vocabulary, languages: Sequence[str], documents: Iterable[Document], is_fast: bool = False
+    vocabulary: Vocabulary,
+    languages: Sequence[str],
+    documents: Iterable[Document],
+    make_encoder: MakeEncoder | None = None,
 ) -> Iterator[tuple[Document, Iterable[TokenizedSentence]]]:
     """Yields each document with the tokens of its sentences; neighbouring short documents are encoded together.
 
-    `languages` are those of the sources, by number. With `is_fast`, a fast encoder is used, and compared with
-    `tokenizers` on the first document and on a small share of the others; raises EncoderError where they differ.
+    `languages` are those of the sources, by number. A fast encoder is compared with tokenizers on the first document
+    and on a small share of the others; raises EncoderError where they differ.
     """
-    encoder = fast_encoder(vocabulary.tokenizer) if is_fast else None
-    if encoder is None:
+    if make_encoder is None:
         yield from _tokenized(vocabulary.tokenizer, languages, documents)
         return
-    num_characters = num_compared = 0
+    encoder, num_characters, num_compared = make_encoder(), 0, 0
     for batch in _batches(documents):
         texts = [document.text for document in batch]
         starts = [sentence_starts(document.text, languages[document.source]) for document in batch]
         known = encoder.sentences(texts, starts) if len(texts[0]) <= MAX_CHARACTERS else [None]
         for document, own_starts, sentences in zip(batch, starts, known, strict=True):
-            if sentences is None:
-                yield document, encode(vocabulary.tokenizer, document.text, own_starts)
-                continue
-            if num_compared * COMPARED_SHARE <= num_characters:
-                num_compared += len(document.text)
-                if not _is_same(sentences, encode(vocabulary.tokenizer, document.text, own_starts)):
-                    raise EncoderError(f"{encoder.library} and tokenizers differ on {document.origin}")
+            is_compared = num_compared * COMPARED_SHARE <= num_characters
             num_characters += len(document.text)
+            if sentences is None or is_compared:
+                num_compared += len(document.text)
+                expected = encode(vocabulary.tokenizer, document.text, own_starts)
+                if sentences is None:
+                    yield document, expected
+                    continue
+                if not _is_same(sentences, expected):
+                    raise EncoderError(f"{encoder.library} and tokenizers differ on {document.origin}")
             yield document, sentences
 
 
-def is_exact(tokenizer: Tokenizer) -> bool:
-    """Returns whether there is a fast encoder for the tokenizer, and it gives the same tokens of hostile texts."""
-    encoder, texts = fast_encoder(tokenizer), hostile_texts()
+def exact_encoder(tokenizer: Tokenizer) -> MakeEncoder | None:
+    """Returns what makes a fast encoder; None if there is none, or its library is not installed or cannot read it.
+
+    Raises EncoderError if it gives other tokens than the tokenizer for one of the hostile texts.
+    """
+    make_encoder = fast_encoder(tokenizer)
+    try:
+        encoder = make_encoder() if make_encoder else None
+    except (ImportError, ValueError):
+        return None
     if encoder is None:
-        return False
-    starts = np.zeros(1, dtype=np.int64)
-    found = encoder.sentences(texts, [starts] * len(texts))
-    pairs = zip(texts, found, strict=True)
-    return all(sentences is None or _is_same(sentences, encode(tokenizer, text, starts)) for text, sentences in pairs)
+        return None
+    texts, whole = hostile_texts(), np.zeros(1, dtype=np.int64)
+    for text, found in zip(texts, encoder.sentences(texts, [whole] * len(texts)), strict=True):
+        if found is not None and not _is_same(found, encode(tokenizer, text, whole)):
+            raise EncoderError(f"{encoder.library} and tokenizers differ on {text[:20]!r}")
+    return make_encoder
 
 
 def _is_same(found: Sequence[TokenizedSentence], expected: Iterable[TokenizedSentence]) -> bool:

@@ -22,8 +22,9 @@ from longmlm.artifacts.rows import (
     read_rows_manifest,
 )
 from longmlm.data.corpus import check_splits, plan_slices
-from longmlm.data.encoding import is_exact
+from longmlm.data.encoding import exact_encoder
 from longmlm.data.executor import run_slices
+from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE, files_of
 from longmlm.data.rows import token_bytes
 from longmlm.data.sentences import bytes_per_token, check_language
@@ -38,6 +39,7 @@ from longmlm.progress import message
 from longmlm.settings.prepare import Encoder, PrepareRecipe, Source
 from longmlm.temporary import PARTIAL, check_temporary, check_writable, claim, discard, empty, partial_of
 
+DIFFERS = "fast_encoder_differs"  # a file in the folder of unfinished rows
 Executor = Callable[[SliceJob, Sequence[int]], None]
 
 
@@ -50,10 +52,12 @@ def prepare_rows(
 ) -> RowsManifest:
     """Writes the folder of rows that `recipe` describes, and returns its manifest.
 
-    `executor` packs the slices of a job whose numbers it is given. With the encoder "auto", a fast one is used where it
-    is installed and exact; where it turns out to differ, all slices are made with tokenizers. Where the same rows exist, nothing is done; after an
-    interruption, finished slices are kept. Raises DataError when the folder holds other rows, when a split would be
-    empty or when a source changes meanwhile, and FolderError while another process writes there.
+    `executor` packs the slices of a job whose numbers it is given. With the encoder "auto", a fast one is used if it is
+    installed and gives the tokens of tokenizers; if it turns out not to, all slices are made with tokenizers. Where the
+    same rows exist, nothing is done; after an interruption, finished slices are kept.
+
+    Raises DataError when the folder holds other rows, when a split would be empty or when a source changes meanwhile,
+    and FolderError while another process writes there.
     """
     if not output.is_dir():
         check_writable(output)
@@ -61,14 +65,13 @@ def prepare_rows(
         check_language(source.language)
     work, sources = plan_rows(recipe, vocabulary.fingerprint, _previous_plan(output))
     if not output.exists():
-        slices, is_fast = tuple(plan_slices(sources, recipe.slice_bytes)), encoder == "auto" and is_exact(vocabulary.tokenizer)
-        job = SliceJob(recipe, vocabulary, slices, partial_of(output), is_fast)
+        job = SliceJob(recipe, vocabulary, tuple(plan_slices(sources, recipe.slice_bytes)), partial_of(output))
         check_splits(recipe, job.slices)
         check_temporary(job.folder)
         with exclusive_lock(job.folder):
             claim(job.folder)
             if not output.exists():
-                _write(job, work, output, executor)
+                _write(job, work, output, executor, encoder)
     discard(partial_of(output))
     manifest = read_rows_manifest(output)
     if not manifest.plan.is_same(work.plan):
@@ -159,8 +162,9 @@ def check_files_unchanged(files: Sequence[FileStamp]) -> None:
             )
 
 
-def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> None:
+def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor, encoder: Encoder) -> None:
     _open_partial(job.folder, work)
+    job = replace(job, make_encoder=_fast_encoder(job) if encoder == "auto" else None)
     numbers = job.unfinished()
     if num_packed := len(job.slices) - len(numbers):
         message(f"resuming: {num_packed} of {counted(len(job.slices), 'slice')} packed before")
@@ -169,8 +173,8 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> N
     try:
         executor(job, numbers)
     except EncoderError as error:
-        message(f"{error}: all is encoded with tokenizers")
-        job = replace(job, is_fast=False)
+        _give_up_fast_encoder(job, error)
+        job = replace(job, make_encoder=None)
         numbers = job.unfinished()
         executor(job, numbers)
     elapsed_seconds = time.monotonic() - started
@@ -180,6 +184,23 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> N
         discard(job.folder)
         raise
     seal_slices(job, work.plan, output, numbers, elapsed_seconds)
+
+
+def _fast_encoder(job: SliceJob) -> MakeEncoder | None:
+    """Returns what makes a fast encoder; None if there is none that gives the tokens of tokenizers on this corpus."""
+    if (job.folder / DIFFERS).exists():
+        return None
+    try:
+        return exact_encoder(job.vocabulary.tokenizer)
+    except EncoderError as error:
+        _give_up_fast_encoder(job, error)
+        return None
+
+
+def _give_up_fast_encoder(job: SliceJob, error: EncoderError) -> None:
+    """Says so, and records it for a later run: the rows of one folder are made by one encoder."""
+    (job.folder / DIFFERS).touch()
+    message(f"{error}: the whole corpus is encoded with tokenizers")
 
 
 def _open_partial(folder: Path, work: WorkPlan) -> None:

@@ -12,7 +12,9 @@ A document for which this fails is left to `tokenizers`; so is a very long one, 
 """
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -25,6 +27,9 @@ from longmlm.data.row import TokenizedSentence
 Starts = Int64[np.ndarray, "_"]
 Sentences = list[TokenizedSentence]
 MAX_CHARACTERS = 8_000_000  # of a document
+SCRIPTS = 0x3000  # the first code point after the alphabets, marks and symbols
+SURROGATES = range(0xD800, 0xE000)
+LEAD_BITS, CONTINUATION = 0xC0, 0x80  # of a byte of UTF-8 that continues a character
 
 
 class FastEncoder(Protocol):
@@ -35,6 +40,9 @@ class FastEncoder(Protocol):
     def sentences(self, texts: Sequence[str], starts: Sequence[Starts]) -> list[Sentences | None]:
         """Returns for each text the tokens of each sentence that has any; None where only `tokenizers` knows them."""
         ...
+
+
+MakeEncoder = Callable[[], FastEncoder]
 
 
 class ByteLevelEncoder:
@@ -61,7 +69,7 @@ class ByteLevelEncoder:
         if len(content) != (ends[-1] if len(ends) else 0):
             return None
         if len(content) != len(text):
-            first_bytes = np.flatnonzero(np.frombuffer(content, dtype=np.uint8) & 0xC0 != 0x80)
+            first_bytes = np.flatnonzero(np.frombuffer(content, dtype=np.uint8) & LEAD_BITS != CONTINUATION)
             starts = first_bytes[starts]
         cuts = np.searchsorted(ends - self._num_bytes[ids], starts[1:])
         return _cut(ids, [0, *cuts.tolist(), len(ids)])
@@ -101,30 +109,29 @@ def _cut(ids: UInt32[np.ndarray, " tokens"], cuts: Sequence[int]) -> Sentences:
     return [TokenizedSentence(ids[begin:end]) for begin, end in pairwise(cuts) if begin < end]
 
 
-def fast_encoder(tokenizer: Tokenizer) -> FastEncoder | None:
-    """Returns a fast encoder for the tokenizer; None if there is none for its kind, or its library is not installed."""
+def fast_encoder(tokenizer: Tokenizer) -> MakeEncoder | None:
+    """Returns what makes a fast encoder of the tokenizer; None if there is none for its kind."""
     definition = json.loads(tokenizer.to_str())
     if not all(token["special"] for token in definition["added_tokens"]):
         return None
     # Special tokens that a text spells out are text; without a post-processor, none are added.
-    plain = json.dumps({**definition, "added_tokens": [], "post_processor": None})
-    try:
-        match definition:
-            case {"model": {"type": "BPE"}, "normalizer": None, "pre_tokenizer": {"type": "ByteLevel"}}:
-                return ByteLevelEncoder(plain)
-            case {"model": {"type": "WordPiece"}}:
-                return WordPieceEncoder(plain)
-    except (ImportError, ValueError):
-        return None
+    plain = {**definition, "added_tokens": [], "post_processor": None}
+    match definition:
+        case {"model": {"type": "BPE"}, "normalizer": None, "pre_tokenizer": {"type": "ByteLevel"}}:
+            return partial(ByteLevelEncoder, json.dumps(plain))
+        case {"model": {"type": "WordPiece"}}:
+            return partial(WordPieceEncoder, json.dumps(plain))
     return None
 
 
 def hostile_texts() -> list[str]:
-    """Returns texts on which tokenizers differ that look alike: all planes of Unicode, long runs, special tokens."""
-    planes = [code for code in range(0x110000) if code < 0x3000 or code % 61 == 0]
-    characters = "".join(map(chr, (code for code in planes if not 0xD800 <= code < 0xE000)))
-    spaced = " ".join(characters[::7])
+    """Returns texts that tell encoders apart: all planes of Unicode, long runs of one character, special tokens."""
+    codes = {*range(SCRIPTS), *range(SCRIPTS, sys.maxunicode + 1, 61)}.difference(SURROGATES)
+    characters = "".join(map(chr, sorted(codes)))
     specials = "<s> </s> <mask> [MASK] [CLS][SEP] <unk> [UNK] <pad>[PAD] ##a Ġa ▁a"
-    runs = [character * 20_000 for character in ("a", " ", "\n", "9", "中", "=", "\u0301", "A" * 101 + " ")]
-    mixed = "İstanbul ǅ ẞ ﬁ ½ é e\u0301 한국어 한국어 日本語テキスト 👩‍👩‍👧 🇨🇭 \u200b\u200d\ufeff\u00ad\x00\x07\ufffd don't DON'T I'll"
-    return [characters, spaced, specials, mixed, *runs, *mixed.split(" ")]
+    mixed = (
+        "İstanbul ǅ ẞ ﬁ ½ é e\u0301 한국어 \u1112\u1161\u11ab 日本語 "
+        "👩\u200d👧 🇨🇭 \u200b\ufeff\u00ad\x00\ufffd don't DON'T I'll"
+    )
+    runs = [character * 20_000 for character in "a \n9中=\u0301"]
+    return [characters, " ".join(characters), specials, *mixed.split(" "), mixed, "A" * 101, *runs, "a" * 1_000_000]

@@ -54,9 +54,18 @@ class Shard:
     def flush(self) -> None:
         """Writes the rows that wait for their record batch to fill up."""
         if self.waiting:
-            columns = {name: [getattr(row, name) for row in self.waiting] for name in self.schema.names}
+            columns = [
+                _list_array([getattr(row, item.name) for row in self.waiting], item.type) for item in self.schema
+            ]
             self.writer.write_batch(pa.record_batch(columns, schema=self.schema))
             self.waiting.clear()
+
+
+def _list_array(values: Sequence[np.ndarray], kind: pa.ListType) -> pa.ListArray:
+    """Returns the arrays as the values of one column, without a Python object for each array."""
+    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    items = pa.array(np.concatenate(values).astype(kind.value_type.to_pandas_dtype(), copy=False))
+    return pa.ListArray.from_arrays(ends, items, type=kind)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from longmlm.artifacts.rows import (
 )
 from longmlm.data.corpus import Document, SetAside, Slice, read_slice, split_of, text_hash
 from longmlm.data.encoding import tokenized
+from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
 from longmlm.data.row import Row, TokenizedSentence
@@ -45,15 +46,15 @@ HISTOGRAMS = ("tokens_per_source", "unknown_per_source", "document_lengths", "fi
 class SliceJob:
     """All that packing any slice of a corpus needs; it is sent to the processes that do it.
 
-    `folder` receives, for each slice, its part of `content/`, a report and the hashes of its documents. `is_fast` says
-    whether a fast encoder is used.
+    `folder` receives, for each slice, its part of `content/`, a report and the hashes of its documents. `make_encoder`
+    makes a fast encoder, if one is used.
     """
 
     recipe: PrepareRecipe
     vocabulary: Vocabulary
     slices: tuple[Slice, ...]
     folder: Path
-    is_fast: bool = False
+    make_encoder: MakeEncoder | None = None
 
     def report_path(self, number: int) -> Path:
         """Returns the path of a slice's report, which exists when the slice is finished."""
@@ -78,14 +79,14 @@ class SliceJob:
     def is_finished(self, number: int) -> bool:
         """Returns whether a slice was packed and its files are there, and not damaged.
 
-        Without `is_fast`, a slice that a fast encoder made is to be packed again.
+        Without a fast encoder, a slice that one made is to be packed again.
         """
         try:
             report = artifact.read(SliceReport, self.report_path(number))
             num_hashes = len(self.hashes(number))
         except (ArtifactError, FileNotFoundError, ValueError):
             return False
-        if report.is_fast and not self.is_fast:
+        if report.is_fast and not self.make_encoder:
             return False
         contents = report.contents
         has_shards = all(self.shard_path(split, number).is_file() for split in SPLITS if contents.of(split).rows)
@@ -106,9 +107,10 @@ class Counts:
         """Yields a document's sentences, and counts them and the document."""
         num_sentences = num_cut = num_tokens = 0
         for sentence in sentences:
+            length = len(sentence)
             num_sentences += 1
-            num_cut += len(sentence) > self.row_length - 2
-            num_tokens += len(sentence)
+            num_cut += length > self.row_length - 2
+            num_tokens += length
             yield sentence
         self.totals.update(documents=1, sentences=num_sentences, cut_sentences=num_cut, tokens=num_tokens)
         self.histograms["tokens_per_source"][source] += num_tokens
@@ -158,7 +160,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
     languages, is_within_character = [source.language for source in recipe.sources], vocabulary.is_within_character
     documents = _documents(job, number, set_aside)
     with ExitStack() as shards:
-        for document, sentences in tokenized(vocabulary, languages, documents, job.is_fast):
+        for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder):
             hashes.append(text_hash(document.text))
             split = split_of(hashes[-1], recipe.held_out_fraction)
             if split not in open_rows:
@@ -172,7 +174,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
     job.hashes_path(number).write_bytes(np.array(hashes, dtype=np.uint64).tobytes())
     train, held_out = (counts[split].report() for split in SPLITS)
     contents = Contents(train=train, held_out=held_out, set_aside=dict(set_aside))
-    artifact.write(job.report_path(number), SliceReport(contents=contents, is_fast=job.is_fast))
+    artifact.write(job.report_path(number), SliceReport(contents=contents, is_fast=job.make_encoder is not None))
 
 
 def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Document]:
