@@ -62,9 +62,12 @@ class Shard:
 
 
 def _list_array(values: Sequence[np.ndarray], kind: pa.ListType) -> pa.ListArray:
-    """Returns the arrays as the values of one column, without a Python object for each array."""
+    """Returns the arrays as the values of one column, without a Python object for each array.
+
+    Raises ArrowInvalid for a value that does not fit the type.
+    """
     ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    items = pa.array(np.concatenate(values).astype(kind.value_type.to_pandas_dtype(), copy=False))
+    items = pa.array(np.concatenate(values)).cast(kind.value_type)
     return pa.ListArray.from_arrays(ends, items, type=kind)
 
 
