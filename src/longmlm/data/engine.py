@@ -65,8 +65,9 @@ def prepare_rows(
         check_language(source.language)
     work, sources = plan_rows(recipe, vocabulary.fingerprint, _previous_plan(output))
     if not output.exists():
-        job = SliceJob(recipe, vocabulary, tuple(plan_slices(sources, recipe.slice_bytes)), partial_of(output))
-        check_splits(recipe, job.slices)
+        slices = plan_slices(sources, recipe.slice_bytes)
+        check_splits(recipe, slices)
+        job = SliceJob(recipe, vocabulary, dict(enumerate(slices)), partial_of(output))
         check_temporary(job.folder)
         with exclusive_lock(job.folder):
             claim(job.folder)

@@ -1,6 +1,5 @@
 """Packed rows: one row, the Arrow shards that hold them, and the rows of a folder or of the hub, memory-mapped."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -16,7 +15,7 @@ from longmlm.data.row import Row
 from longmlm.errors import FolderError
 from longmlm.folders import sync, verify
 from longmlm.hubs.datasets import commit_of, download, rows_on_hub
-from longmlm.temporary import PARTIAL
+from longmlm.temporary import replaced_file
 
 ROWS_PER_RECORD_BATCH = 512
 
@@ -75,17 +74,12 @@ def _list_array(values: Sequence[np.ndarray], kind: pa.ListType) -> pa.ListArray
 def open_shard(path: Path, vocabulary_size: int) -> Iterator[Shard]:
     """Yields the shard to write rows into; its file appears under its name when the block succeeds."""
     schema = shard_schema(vocabulary_size)
-    partial = path.with_name(f"{path.stem}-{os.getpid()}{PARTIAL}")
-    try:
+    with replaced_file(path, is_shared=True) as partial:
         with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
             shard = Shard(writer, schema)
             yield shard
             shard.flush()
         sync(partial)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """The slices of a corpus: packed by whichever process is given their numbers, then sealed together as one folder."""
 
 import json
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,9 +31,9 @@ from longmlm.data.row import Row, TokenizedSentence
 from longmlm.data.rows import Shard, open_shard
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, counted
-from longmlm.folders import seal
+from longmlm.folders import seal, sync
 from longmlm.settings.prepare import PrepareRecipe
-from longmlm.temporary import PARTIAL
+from longmlm.temporary import replaced_file
 
 CONTENT = "content"  # the folder that becomes the output
 NUM_FILLS = 20
@@ -44,7 +43,7 @@ HISTOGRAMS = ("tokens_per_source", "unknown_per_source", "document_lengths", "fi
 
 @dataclass(frozen=True, slots=True)
 class SliceJob:
-    """All that packing any slice of a corpus needs; it is sent to the processes that do it.
+    """All that packing any slice of a corpus needs; a process that packs gets it once, and the spans of each slice.
 
     `folder` receives, for each slice, its part of `content/`, a report and the hashes of its documents. `make_encoder`
     makes a fast encoder, if one is used.
@@ -52,7 +51,7 @@ class SliceJob:
 
     recipe: PrepareRecipe
     vocabulary: Vocabulary
-    slices: tuple[Slice, ...]
+    slices: Mapping[int, Slice]
     folder: Path
     make_encoder: MakeEncoder | None = None
 
@@ -145,6 +144,9 @@ class Counts:
         return SplitReport(**counts, fill_rate=content / max(1, totals["rows"] * self.row_length), copies=copies)
 
 
+Work = Callable[[SliceJob, int], None]
+
+
 def pack_slice(job: SliceJob, number: int) -> None:
     """Writes the shards, rejected records, hashes and report of a slice; a finished slice is left as it is.
 
@@ -171,24 +173,29 @@ def pack_slice(job: SliceJob, number: int) -> None:
             shard.write(counts[split].count_rows(pack_document(row, counted, recipe.packing)))
         for split, (row, shard) in open_rows.items():
             shard.write(counts[split].count_rows([row.close()] if row.length else []))
-    job.hashes_path(number).write_bytes(np.array(hashes, dtype=np.uint64).tobytes())
+    _write(job.hashes_path(number), np.array(hashes, dtype=np.uint64).tobytes())
     train, held_out = (counts[split].report() for split in SPLITS)
     contents = Contents(train=train, held_out=held_out, set_aside=dict(set_aside))
-    artifact.write(job.report_path(number), SliceReport(contents=contents, is_fast=job.make_encoder is not None))
+    report = SliceReport(contents=contents, is_fast=job.make_encoder is not None)
+    _write(job.report_path(number), json.dumps(artifact.dump(report)).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replaced_file(path, is_shared=True) as partial:
+        partial.write_bytes(content)
+        sync(partial)
 
 
 def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Document]:
     """Yields the documents of a slice; the other records are written to a file and counted by reason."""
     path = job.folder / CONTENT / SET_ASIDE / f"slice-{number:05d}.jsonl"
-    partial = path.with_name(f"{path.stem}-{os.getpid()}{PARTIAL}")
-    with partial.open("w", encoding="utf-8") as file:
+    with replaced_file(path, is_shared=True) as partial, partial.open("w", encoding="utf-8") as file:
         for record in read_slice(job.slices[number], job.recipe.sources):
             if isinstance(record, SetAside):
                 reasons[record.reason] += 1
                 file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
             else:
                 yield record
-    partial.replace(path)
 
 
 def seal_slices(job: SliceJob, plan: RowsPlan, output: Path, packed: Sequence[int], elapsed_seconds: float) -> None:
