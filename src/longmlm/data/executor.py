@@ -30,19 +30,20 @@ from longmlm.temporary import PARTIAL
 LOOK_SECONDS, SUSPENDED_SECONDS = 5.0, 120.0
 
 
-def run_slices(job: SliceJob, numbers: Sequence[int], work: Work = pack_slice, num_workers: int = 1) -> None:
-    """Does the work on the slices of these numbers in up to `num_workers` processes; one worker is this process.
+def run_slices(job: SliceJob, numbers: Sequence[int], work: Work = pack_slice, num_workers: int | None = None) -> None:
+    """Does the work on the slices of these numbers in up to `num_workers` processes; a single one is this process.
 
     Raises DataError when a worker is killed or stays suspended. Any exception in this process, such as SystemExit on
     SIGTERM, kills them.
     """
     with progress_of(job, numbers) as progress:
-        if min(num_workers, len(numbers)) <= 1:
+        num_workers = min(num_workers or 1, len(numbers))
+        if num_workers <= 1:
             for number in numbers:
                 work(job, number)
                 progress.advance(slice_bytes(job.slices[number]))
         else:
-            _run_in_workers(job, numbers, work, min(num_workers, len(numbers)), progress)
+            _run_in_workers(job, numbers, work, num_workers, progress)
 
 
 def progress_of(job: SliceJob, numbers: Sequence[int]) -> Progress:
