@@ -161,6 +161,47 @@ def _recording(jobs: list[SliceJob]) -> Any:
     return execute
 
 
+class PanicException(BaseException):
+    """Stands for that of pyo3, which no module exports."""
+
+
+@pytest.mark.parametrize("failure", [ValueError("no such token"), PanicException("index out of bounds")])
+def test_an_encoder_that_fails_is_not_used(
+    failure: BaseException,
+    recipe: PrepareRecipe,
+    vocabulary: Vocabulary,
+    output: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    right, number = ByteLevelEncoder.sentences, itertools.count()
+
+    def failing(self: Any, *arguments: Any) -> Any:
+        if next(number) > 1:
+            raise failure
+        return right(self, *arguments)
+
+    monkeypatch.setattr(ByteLevelEncoder, "sentences", failing)
+    manifest = prepare_rows(recipe, vocabulary, output, encoder="auto")
+    line = f"gigatoken failed ({type(failure).__name__}: {failure}): the whole corpus is encoded with tokenizers"
+    assert line in capsys.readouterr().out
+    assert manifest.files == prepare_rows(recipe, vocabulary, output.with_name("slow")).files
+
+
+def test_a_machine_without_the_library_makes_the_same_rows(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def execute(job: SliceJob, numbers: Sequence[int]) -> None:
+        assert job.make_encoder is not None
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "gigatoken", None)
+            for number in numbers:
+                pack_slice(job, number)
+
+    manifest = prepare_rows(recipe, vocabulary, output, execute, "auto")
+    assert manifest.files == prepare_rows(recipe, vocabulary, tmp_path / "slow").files
+
+
 def test_an_encoder_that_differs_on_hostile_texts_is_not_used(
     recipe: PrepareRecipe,
     vocabulary: Vocabulary,

@@ -12,6 +12,7 @@ Both have " sat" up to offset 11 and " on" from there, so the cut holds. Otherwi
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,7 @@ from jaxtyping import Int64, UInt32
 from tokenizers import Encoding, Tokenizer
 
 from longmlm.data.corpus import Document
-from longmlm.data.fast_encoding import MAX_CHARACTERS, MakeEncoder, fast_encoder, hostile_texts
+from longmlm.data.fast_encoding import MAX_CHARACTERS, MakeEncoder, failures_of, fast_encoder, hostile_texts
 from longmlm.data.row import TokenizedSentence
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
@@ -48,14 +49,18 @@ def tokenized(
     `languages` are those of the sources, by number. A fast encoder is compared with tokenizers on the first document
     and on a small share of the others; raises EncoderError where they differ.
     """
-    if make_encoder is None:
+    encoder = None
+    with suppress(ImportError):  # not every machine of a cluster may have the library
+        encoder = make_encoder() if make_encoder else None
+    if encoder is None:
         yield from _tokenized(vocabulary.tokenizer, languages, documents)
         return
-    encoder, num_characters, num_compared = make_encoder(), 0, 0
+    num_characters = num_compared = 0
     for batch in _batches(documents):
         texts = [document.text for document in batch]
         starts = [sentence_starts(document.text, languages[document.source]) for document in batch]
-        known = encoder.sentences(texts, starts) if len(texts[0]) <= MAX_CHARACTERS else [None]
+        with failures_of(encoder.library):
+            known = encoder.sentences(texts, starts) if len(texts[0]) <= MAX_CHARACTERS else [None]
         for document, own_starts, sentences in zip(batch, starts, known, strict=True):
             is_compared = num_compared * COMPARED_SHARE <= num_characters
             num_characters += len(document.text)
@@ -71,19 +76,20 @@ def tokenized(
 
 
 def exact_encoder(tokenizer: Tokenizer) -> MakeEncoder | None:
-    """Returns what makes a fast encoder; None if there is none, or its library is not installed or cannot read it.
+    """Returns what makes a fast encoder; None if there is none, or its library is not installed.
 
-    Raises EncoderError if it gives other tokens than the tokenizer for one of the hostile texts.
+    Raises EncoderError if it cannot be made, or gives other tokens than the tokenizer for one of the hostile texts.
     """
-    make_encoder = fast_encoder(tokenizer)
-    try:
-        encoder = make_encoder() if make_encoder else None
-    except (ImportError, ValueError):
-        return None
-    if encoder is None:
+    if (make_encoder := fast_encoder(tokenizer)) is None:
         return None
     texts, whole = hostile_texts(), np.zeros(1, dtype=np.int64)
-    for text, found in zip(texts, encoder.sentences(texts, [whole] * len(texts)), strict=True):
+    try:
+        with failures_of("the fast encoder"):
+            encoder = make_encoder()
+            known = encoder.sentences(texts, [whole] * len(texts))
+    except ImportError:
+        return None
+    for text, found in zip(texts, known, strict=True):
         if found is not None and not _is_same(found, encode(tokenizer, text, whole)):
             raise EncoderError(f"{encoder.library} and tokenizers differ on {text[:20]!r}")
     return make_encoder

@@ -13,7 +13,8 @@ A document for which this fails is left to `tokenizers`; so is a very long one, 
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Protocol
@@ -23,6 +24,7 @@ from jaxtyping import Int64, UInt32
 from tokenizers import Tokenizer
 
 from longmlm.data.row import TokenizedSentence
+from longmlm.errors import EncoderError
 
 Starts = Int64[np.ndarray, "_"]
 Sentences = list[TokenizedSentence]
@@ -122,6 +124,19 @@ def fast_encoder(tokenizer: Tokenizer) -> MakeEncoder | None:
         case {"model": {"type": "WordPiece"}}:
             return partial(WordPieceEncoder, json.dumps(plain))
     return None
+
+
+@contextmanager
+def failures_of(library: str) -> Iterator[None]:
+    """Raises EncoderError in place of what a library raises in the block, a panic of Rust included; not ImportError."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise EncoderError(f"{library} failed ({type(error).__name__}: {error})") from error
+        raise
 
 
 def hostile_texts() -> list[str]:
