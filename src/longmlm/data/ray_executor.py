@@ -59,13 +59,13 @@ def check_cluster() -> None:
     """Raises DataError if Ray is not installed, or if its cluster cannot be reached; imports no Ray."""
     if find_spec("ray") is None:
         raise DataError("runtime.executor = 'ray' needs Ray: pip install 'longmlm[ray]', or remove it")
-    address, source = os.environ.get(ADDRESS, ""), ADDRESS
+    address = os.environ.get(ADDRESS, "")
     if address in ("", "auto"):
-        source = os.environ.get("RAY_TMPDIR", "/tmp")  # noqa: S108 - Ray's own default
-        with suppress(OSError):
-            address = (Path(source) / CURRENT).read_text(encoding="utf-8").strip()
-    if address in ("", "auto"):
-        return  # Ray looks for a cluster on this machine
+        folder = os.environ.get("RAY_TMPDIR", "/tmp")  # noqa: S108 - Ray's own default
+        try:
+            address = (Path(folder) / CURRENT).read_text(encoding="utf-8").strip()
+        except OSError:
+            raise DataError(_unreachable("none was started on this machine")) from None
     host, _, port = address.rpartition(":")
     if "://" in address or not port.isdigit():
         raise DataError(f"{ADDRESS} = {address} is no address of a cluster: set it to HOST:PORT of its head")
