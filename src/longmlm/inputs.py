@@ -62,6 +62,7 @@ def check_inputs(config: Any) -> None:
             _check_extended(config.recipe.tokenizer, config.output)
             _check_corpus(config)
             if not Path(config.output).is_dir():
+                _check_executor(config)
                 _check_splits(config)
         case ExtendConfig():
             _check_extend(config)
@@ -152,6 +153,13 @@ def check_source(source: Source, output: str) -> None:
             raise DataError(f"{name} has no effect, since the dataset {folder} is a local folder: remove it")
         if Path(output).resolve().is_relative_to(folder.resolve()):
             raise DataError(f"{output} is inside the dataset {folder} and would become part of it: name another output")
+
+
+def _check_executor(config: PrepareConfig) -> None:
+    if config.runtime.executor == "ray":
+        from longmlm.data.ray_executor import check_cluster  # imports what only prepare needs
+
+        check_cluster()
 
 
 def _check_splits(config: PrepareConfig) -> None:
