@@ -24,8 +24,8 @@ from longmlm.artifacts.rows import (
 from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.executor import run_slices
 from longmlm.data.files import files_of
+from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.rows import token_bytes
-from longmlm.data.sentences import bytes_per_token, check_language
 from longmlm.data.slices import CONTENT, SET_ASIDE, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, UserError, counted
