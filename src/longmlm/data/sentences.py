@@ -42,10 +42,10 @@ HAN = UNSPACED + "\u3000-\u303f\uff00-\uffef"
 
 PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*|\u2029\s*")
 FOOTNOTES = re.compile(r"(?: ?\[\d{1,3}\])+\Z")
-ENUMERATOR = re.compile(r"\W*(?:\d{1,3}|[^\W\d_]|[ivxIVX]{1,5})[.)]{1,2}\Z")
+ENUMERATOR = re.compile(r"\W*(?:\d{1,3}|[A-Za-zА-Яа-я]|[ivxIVX]{1,5})[.)]{1,2}\Z")
 ACRONYM = re.compile(r"(?:[^\W\d_]{1,2}\.-?)+[^\W\d_]{1,2}\Z")
 PART = re.compile(r"[-.'’]")  # what joins the parts of a word
-NUMBER = re.compile(r"[\d(§#]|[IVXLC]+\b")
+NUMBER = re.compile(r"\(?(?:[\d§#]|[IVXLC]{2,}\b|[VX]\b|I(?=[,.;:)]| and | of | to ))")
 WORD = re.compile(r"\W{0,20}(\w+(?:['’]\w+)?)(?!\.)\b")
 CLOSING_QUOTES = frozenset('”’»›」』】》）)"')
 OPENING_QUOTES = frozenset("“‘«‹„「『\"'")
@@ -110,16 +110,21 @@ def _candidates(weak: str, quotations: tuple[str, ...]) -> re.Pattern[str]:
     """
     pairs = [(re.escape(pair[0]), re.escape(pair[1:])) for pair in PAIRS + quotations]
     opening = "".join(opens for opens, _ in pairs)
-    quoted = [f"(?<={opens})[^{opens}{closes}]{{1,{MAX_QUOTED}}}[{closes}]" for opens, closes in pairs]
     weak, strong, closing = re.escape(weak), re.escape(STRONG), re.escape(CLOSING)
-    marks, footnotes = f"[{weak}{strong}]", "(?: ?\\[\\d{1,3}\\])*"
-    after = footnotes + "(?:[ \u00a0\u202f]?[»›](?=[\\s,.;:]|\\Z))?"
-    spaced = f"{marks}*+(?: \\.)*[\"'“«‘{closing}]*{after}(?=[\\s{HAN}]|\\Z)"
-    dense = f"{marks}*+[{closing}]*+(?:[\"'“](?=\\s|\\Z))?{after}"
+    marks = f"[{weak}{strong}]"
+    quoted = [
+        f"(?<={opens})(?=[^{opens}{closes}{weak}{strong}]*+{marks})[^{opens}{closes}]{{1,{MAX_QUOTED}}}[{closes}]"
+        for opens, closes in pairs
+    ]
+    closed = (
+        f"[{closing}]*+(?:[\"'“«‘{closing}]{{1,8}}(?=[\\s\\[]|\\Z))?(?: ?\\[\\d{{1,3}}\\])*"
+        "(?:[ \u00a0\u202f]?[»›](?=[\\s,.;:]|\\Z))?"
+    )
+    before_space = f"(?: \\.)*{closed}(?:(?=[\\s{HAN}]|\\Z)|(?<=[a-z]{{3}}[.!?])(?=[A-Z]))"
     return re.compile(
         f'[{weak}{strong}{opening}"](?:(?<={marks})(?<!{marks}[\\s\\S])'
-        f"(?:(?<=[{strong}])(?<!\\d．(?=\\d)){dense}|(?<=[{weak}]){spaced})"
-        f"|(?:{'|'.join([*quoted, STRAIGHT_QUOTATION])})(?:{spaced}|{dense}))"
+        f"(?:(?<=[{strong}])(?<!\\d．(?=\\d)){marks}*+{closed}|(?<=[{weak}]){marks}*+{before_space})"
+        f"|(?:{'|'.join([*quoted, STRAIGHT_QUOTATION])}){marks}*+(?:{before_space}|{closed}))"
     )
 
 
@@ -129,32 +134,36 @@ def sentence_starts(text: str, language: str) -> Int64[np.ndarray, " sentences"]
     A sentence extends to the start of the next, so no character is lost: white space between two sentences belongs to
     the second, closing marks belong to the first. A language without a table has the rules that all of them share.
     """
-    return np.fromiter(_starts(text, _language(language)), dtype=np.int64)
-
-
-def _starts(text: str, language: Language) -> Iterator[int]:
-    yield 0
-    stop = len(text.rstrip())
+    rules, text, starts = _language(language), text.rstrip(), [0]
     for begin, end in _paragraphs(text):
-        sentence, limit = begin, min(end, stop)
-        num_quotes, counted = 0, begin
-        for candidate in language.candidates.finditer(text, begin, end):
-            offset = candidate.end()
-            if offset < limit and text[offset] == '"':
-                num_quotes, counted = num_quotes + text.count('"', counted, offset), offset
-                offset += num_quotes % 2  # every second one closes
-            if offset >= limit:
+        starts += _ends(text, begin, end, rules)
+        last = begin + len(text[begin:end].rstrip())
+        if starts[-1] < last < len(text):
+            starts.append(last)
+    return np.array(starts, dtype=np.int64)
+
+
+def _ends(text: str, begin: int, end: int, language: Language) -> list[int]:
+    """Returns where sentences end within a paragraph."""
+    ends = []
+    sentence = counted = begin
+    num_quotes = 0
+    for candidate in language.candidates.finditer(text, begin, end):
+        offset = candidate.end()
+        if offset >= end:
+            break
+        if text[offset] == '"':
+            num_quotes, counted = num_quotes + text.count('"', counted, offset), offset
+            offset += num_quotes % 2  # every second one closes
+            if offset == end:
                 break
-            ends = _plainly_ends(text, sentence, offset, language)
-            if ends is None:
-                ends = not _goes_on(text, (sentence, offset, end), language)
-            if ends:
-                yield offset
-                sentence = offset
-        while limit > sentence and text[limit - 1].isspace():
-            limit -= 1
-        if sentence < limit < stop:
-            yield limit
+        is_end = _plainly_ends(text, sentence, offset, language)
+        if is_end is None:
+            is_end = not _goes_on(text, (sentence, offset, end), language)
+        if is_end:
+            ends.append(offset)
+            sentence = offset
+    return ends
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
@@ -176,10 +185,12 @@ def _plainly_ends(text: str, sentence: int, offset: int, language: Language) -> 
             return None
         last = inner if inner in STRONG else "!"
     elif last == "." and offset - sentence > MAX_ENUMERATOR and text[offset - 2 : offset] not in language.ruled:
-        word = text[offset - 1 - TAIL : offset - 1]
-        word = word[word.rfind(" ") + 1 :]
-        if word[-1:] in CLOSING_QUOTES or (len(word) > 1 and word.isalnum() and word.lower() not in language.tails):
+        tail = text[offset - 1 - TAIL : offset - 1].lower()
+        word = tail[tail.rfind(" ") + 1 :]
+        if word[-1:] in CLOSING_QUOTES or (len(word) > 1 and word.isalnum() and word not in language.tails):
             last = "!"
+        elif len(word) < len(tail) and language.abbreviations.get(word) == "never":
+            return False
     if following in " \n":
         following = text[offset + 1]
     elif last not in STRONG:
@@ -202,7 +213,7 @@ def _goes_on(text: str, within: tuple[int, int, int], language: Language) -> boo
     is_closed = len(left) < len(before.rstrip(INVISIBLE))
     is_item = offset - sentence < MAX_ENUMERATOR and ENUMERATOR.match(text[sentence:offset])
     if (
-        (mark not in STRONG and not after[0].isspace() and not _is_among_ideographs(left, right, is_closed))
+        (mark not in STRONG and not after[0].isspace() and not _needs_no_space(left, right, is_closed, language))
         or (
             first.islower()
             and mark not in STRONG
@@ -219,10 +230,12 @@ def _goes_on(text: str, within: tuple[int, int, int], language: Language) -> boo
     )
 
 
-def _is_among_ideographs(left: str, right: str, is_closed: bool) -> bool:
-    """Returns whether a weak mark before no white space is that of a language without spaces."""
-    inside = left[-1] in "!?" or (left[-1] == "." and IDEOGRAPH.match(left[-2:-1]))
-    return bool(IDEOGRAPH.match(right) and (is_closed or inside))
+def _needs_no_space(left: str, right: str, is_closed: bool, language: Language) -> bool:
+    """Returns whether a weak mark ends a sentence without white space: among ideographs, or before a certain opener."""
+    if IDEOGRAPH.match(right):
+        return is_closed or left[-1] in "!?" or (left[-1] == "." and bool(IDEOGRAPH.match(left[-2:-1])))
+    opener = WORD.match(right)
+    return bool(opener and opener[1] in language.openers)
 
 
 def _starts_with_capital(sentence: str) -> bool:
