@@ -118,7 +118,7 @@ def _candidates(weak: str, quotations: tuple[str, ...]) -> re.Pattern[str]:
     ]
     closed = (
         f"[{closing}]*+(?:[\"'“«‘{closing}]{{1,8}}(?=[\\s\\[]|\\Z))?(?: ?\\[\\d{{1,3}}\\])*"
-        "(?:[ \u00a0\u202f]?[»›](?=[\\s,.;:]|\\Z))?"
+        "(?:[ \u00a0\u202f]?(?:[»›](?=[\\s,.;:]|\\Z)|''(?=\\s|\\Z)))?"
     )
     before_space = f"(?: \\.)*{closed}(?:(?=[\\s{HAN}]|\\Z)|(?<=[a-z]{{3}}[.!?])(?=[A-Z]))"
     return re.compile(
@@ -219,7 +219,7 @@ def _goes_on(text: str, within: tuple[int, int, int], language: Language) -> boo
             and mark not in STRONG
             and _starts_with_capital(text[sentence : min(sentence + FIRST_LETTER, offset)])
         )
-        or (first and first in INNER)
+        or (first and first in INNER and not right.startswith(",,"))  # an opening quote
         or (is_closed and right[:1] in BRACKETS)
         or (mark == "." and (is_item or (not is_closed and _is_abbreviated(left, right, language))))
     ):
