@@ -17,7 +17,7 @@ from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenanc
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
 from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
-from longmlm.data.sentences import check_language
+from longmlm.data.languages import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
 from longmlm.errors import DataError, ModelNotFoundError, ModelUnavailableError
 from longmlm.folders import check_absent, check_replaceable

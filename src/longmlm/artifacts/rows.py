@@ -10,7 +10,7 @@ from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
 from longmlm.settings.prepare import PackingMode
 
-RECIPE_VERSION = 2
+RECIPE_VERSION = 3
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version")

@@ -26,8 +26,8 @@ from longmlm.data.encoding import exact_encoder
 from longmlm.data.executor import run_slices
 from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE, files_of
+from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.rows import token_bytes
-from longmlm.data.sentences import bytes_per_token, check_language
 from longmlm.data.slices import CONTENT, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, EncoderError, UserError, counted

@@ -158,8 +158,7 @@ def _raise_failure(ray: Any, finished: Any, number: int) -> None:
 
 def _versions() -> str:
     """Returns the versions that the rows depend on."""
-    versions = {"longmlm": version(), **{name: metadata.version(name) for name in ("tokenizers", "sentencex")}}
-    return ", ".join(f"{name} {number}" for name, number in versions.items())
+    return f"longmlm {version()}, tokenizers {metadata.version('tokenizers')}"
 
 
 def _do_on_node(driver: Driver, work: Work, number: int, spans: Slice) -> None:
