@@ -37,7 +37,7 @@ def short_hostile_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fast_encoder_gives_the_sentences_of_tokenizers(
     kind: str, tokenizers_by_kind: dict[str, Tokenizer], english_texts: list[str], chinese_text: str
 ) -> None:
-    tokenizer = tokenizers_by_kind[kind]
+    tokenizer = vocabulary_of(tokenizers_by_kind[kind], kind).tokenizer
     make_encoder = exact_encoder(tokenizer)
     assert make_encoder is not None and make_encoder().library == LIBRARIES[kind]
     texts = [*english_texts[:6], chinese_text * 5, *(text[:3_000] for text in hostile_texts()), "", " ", "\n\nA b."]

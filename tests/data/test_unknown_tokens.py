@@ -82,7 +82,8 @@ def test_a_slice_of_another_format_is_packed_again(
     rows: Path, recipe: PrepareRecipe, chinese: Vocabulary, tmp_path: Path
 ) -> None:
     whole = read_rows_manifest(rows)
-    job = SliceJob(recipe, chinese, tuple(plan_slices(recipe.sources, recipe.slice_bytes)), tmp_path / "rows.partial")
+    slices = dict(enumerate(plan_slices(recipe.sources, recipe.slice_bytes)))
+    job = SliceJob(recipe, chinese, slices, tmp_path / "rows.partial")
     with pytest.raises(KeyboardInterrupt):
         prepare_rows(recipe, chinese, tmp_path / "rows", _interrupted_after_one_slice)
     report = job.report_path(0)

@@ -39,18 +39,18 @@ class OpenRow:
     sources: list[int] = field(default_factory=list)
 
     def cut(self, sentence: TokenizedSentence, begin: int) -> int:
-        """Returns where the part of a sentence from `begin` on ends: with the sentence, else with a character.
+        """Returns where the part of a sentence from `begin` on ends that fills a row: between two characters.
 
         A row of bytes that are no UTF-8 is filled, and so is one that has less room than a character.
         """
         full = begin + self.capacity
-        if full >= len(sentence) or self.is_within_character is None:
-            return min(full, len(sentence))
+        if self.is_within_character is None:
+            return full
         ends = range(full, max(begin, full - MAX_CHARACTER_BYTES), -1)
         return next((end for end in ends if not self.is_within_character[sentence.input_ids[end]]), full)
 
-    def add(self, sentence: TokenizedSentence, source: int, opens_document: bool) -> None:
-        """Appends a sentence of a document, or a part of one."""
+    def add(self, sentence: TokenizedSentence, length: int, source: int, opens_document: bool) -> None:
+        """Appends a sentence of `length` tokens of a document, or a part of one."""
         if opens_document and self.length:
             self.pieces.append(np.array([self.special.sep], dtype=np.uint32))
             self.length += 1
@@ -58,7 +58,7 @@ class OpenRow:
             self.starts.append(1 + self.length)
             self.sources.append(source)
         self.pieces.append(sentence.input_ids)
-        self.length += len(sentence)
+        self.length += length
 
     def close(self) -> Row:
         """Returns the row between its special tokens, and starts an empty one."""
@@ -100,14 +100,14 @@ def pack_document(row: OpenRow, document: TokenizedDocument, mode: PackingMode) 
         length = len(sentence)
         if row.length and row.length + opens_document + length > row.capacity:  # a separator before a document
             yield row.close()
-        begin = end = 0
-        while end < length:
+        begin = 0
+        while begin + row.capacity < length:
             end = row.cut(sentence, begin)
-            part = sentence if end - begin == length else sentence.part(begin, end)
-            row.add(part, document.source, opens_document)
+            row.add(sentence.part(begin, end), end - begin, document.source, opens_document)
             opens_document = False
-            if end < length:
-                yield row.close()
+            yield row.close()
             begin = end
+        row.add(sentence.part(begin, length) if begin else sentence, length - begin, document.source, opens_document)
+        opens_document = False
     if mode == "doc-sentences" and row.length:
         yield row.close()
