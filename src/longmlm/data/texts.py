@@ -1,8 +1,11 @@
 """Texts and fields of records, or the reason why a record has none."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+BLANK_LINE = "\n\n"
 BAD_ENCODING = "bad UTF-8"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -12,6 +15,10 @@ class Unreadable:
     """A record without a text, and the reason."""
 
     reason: str
+
+
+class Absent(Unreadable):
+    """A field that a record does not have, or that is null."""
 
 
 Fields = dict[str, Any]  # of a record: values as in JSON, or Unreadable; strings only in .csv files
@@ -26,13 +33,55 @@ def text_or_reason(raw: bytes) -> str | Unreadable:
         return Unreadable(BAD_ENCODING)
 
 
-def text_in(fields: Fields | Unreadable, field: str) -> str | Unreadable:
-    """Returns the text in a field of a record, or why there is none."""
+def text_in(fields: Fields | Unreadable, names: Sequence[str]) -> str | Unreadable:
+    """Returns the text in one or several fields of a record, or why there is none.
+
+    A blank line joins the texts of several fields, and those of a list. What is absent or blank is left out; what is
+    there and not text leaves the record without a text.
+    """
     if isinstance(fields, Unreadable):
         return fields
-    if field not in fields:
-        return Unreadable(f"no field {field!r}")
-    text = fields[field]
-    if text is None:
-        return Unreadable("null")
-    return text if isinstance(text, str | Unreadable) else Unreadable(f"field {field!r} is not text")
+    found = [_text_at(fields, name) for name in names]
+    if len(found) == 1:
+        return found[0]
+    if wrong := next((one for one in found if isinstance(one, Unreadable) and not isinstance(one, Absent)), None):
+        return wrong
+    return BLANK_LINE.join(one for one in found if isinstance(one, str) and one.strip()) or found[0]
+
+
+def value_at(fields: Any, name: str) -> Any:
+    """Returns the value of a field, or of one inside others; raises KeyError if there is none.
+
+    {"a": {"b": 1}} has 1 at a.b, and so has {"a.b": 1}: a field's whole name goes first. {"a": [{"b": 1}, {"b": 2}]}
+    has [1, 2] there.
+    """
+    if isinstance(fields, list):
+        return [value_at(item, name) for item in fields]
+    if fields is None or isinstance(fields, Unreadable):
+        return fields
+    if not isinstance(fields, dict):
+        raise KeyError(name)
+    if name in fields:
+        return fields[name]
+    for dot in (at for at, sign in enumerate(name) if sign == "."):
+        if (first := name[:dot]) in fields:
+            with suppress(KeyError):
+                return value_at(fields[first], name[dot + 1 :])
+    raise KeyError(name)
+
+
+def _text_at(fields: Fields, name: str) -> str | Unreadable:
+    try:
+        return _text_of(value_at(fields, name), name)
+    except KeyError:
+        return Absent(f"no field {name!r}")
+
+
+def _text_of(value: Any, name: str) -> str | Unreadable:
+    if value is None:
+        return Absent("null")
+    if isinstance(value, list):
+        texts = [_text_of(item, name) for item in value]
+        wrong = (one for one in texts if isinstance(one, Unreadable) and not isinstance(one, Absent))
+        return next(wrong, None) or BLANK_LINE.join(one for one in texts if isinstance(one, str) and one.strip())
+    return value if isinstance(value, str | Unreadable) else Unreadable(f"field {name!r} is not text")

@@ -103,7 +103,7 @@ def labelled_fields(data: LabelledData) -> Iterator[tuple[str, Fields | Unreadab
             if kind_of(path) == ".txt":
                 raise DataError(f"{path}: labelled documents are records of .jsonl, .csv or .parquet files")
             with readable(path):
-                offset, name = -1, source.name_of(path)
+                offset, name = -1, source.name_of(str(path))
                 for offset, fields in fields_of(path, source):
                     yield f"{name}:{first + offset}", fields, number, split
             first += offset + 1 if source.dataset else 0

@@ -32,7 +32,7 @@ TRANSIENT = (408, 429, 500, 502, 503, 504)
 LOGINS: dict[Hub, str] = {
     "hf": "set HF_TOKEN to a valid token, or log in with `hf auth login`",
     "ms": "set MODELSCOPE_API_TOKEN to a valid token",
-    "storage": "set valid credentials",
+    "storage": "set valid credentials (of s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)",
 }
 SIGNED_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*|(?<=://)(?P<path>[^\s?#)]*)[?#][^\s)]+")
 USER_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@:\s]*:(?!\d+(?:[/?#\s]|$))\S*@|[^/@?#\s]+@)")

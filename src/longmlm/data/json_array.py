@@ -1,0 +1,89 @@
+r"""Elements of .json files, arrays of objects or objects one after the other, without holding a whole file in memory.
+
+    [{"id": 1, "text": "The lake [was"}, {"id": 2, "text": "5" wide"}, {"id": 3, "text": "calm]."}]
+
+An element ends where each of its brackets is closed; those in strings do not count. A quote is missing in the second
+one, which therefore seems to go on to the end of the file: it is broken, and reading resumes at the next object.
+"""
+
+import io
+import re
+from collections.abc import Iterator
+
+from longmlm.data.files import CHUNK_BYTES
+from longmlm.data.json_lines import BROKEN, STRING, object_of
+from longmlm.data.texts import FieldsRecord, Unreadable
+
+ELEMENT_BYTES = 1 << 27  # of an element that is not closed, after which it is broken
+BETWEEN = re.compile(rb"(?:\xef\xbb\xbf|[\s,\[\]])*")  # elements; a list of lists has the elements of all of them
+PART = re.compile(STRING + rb"|[\[\]{}]|[^\s,\[\]{}\"]+", re.DOTALL)
+RESUME, RESUME_BYTES = re.compile(rb"(?:\}\s*,|\n)\s*(?=\{)"), 1_000
+QUOTE, DEPTH = ord('"'), {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+class ElementReader:
+    """Reads elements from a stream of bytes, one after the other."""
+
+    def __init__(self, stream: io.BufferedIOBase, begin: int) -> None:
+        """Starts at the offset `begin`, that of the file or of an element."""
+        self._stream, self._held, self._at = stream, b"", 0  # the bytes that are held, and where the element begins
+        self._held_from = stream.seek(begin) if begin else 0
+
+    def offsets(self, end: int) -> Iterator[int]:
+        """Yields the offset of each element that begins before `end`."""
+        return (begin for begin, _ in self._elements(end))
+
+    def records(self, end: int) -> Iterator[FieldsRecord]:
+        """Yields the offset and the members of each element that begins before `end`, or why it is no object."""
+        for begin, element in self._elements(end):
+            yield begin, object_of(element) if element else Unreadable(BROKEN)
+
+    def _elements(self, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yields offset and bytes of each element that begins before `end`; no bytes for one that does not end."""
+        while self._find_next() and (begin := self._held_from + self._at) < end:
+            length = self._length()
+            element = self._held[self._at : self._at + length]
+            self._at += length
+            if not length:
+                self._skip_broken()
+            yield begin, element
+
+    def _read(self) -> bool:
+        """Adds to what is held of the element about as much again, so that a long one is searched a few times only."""
+        part = self._stream.read(max(CHUNK_BYTES, len(self._held) - self._at))
+        self._held_from += self._at
+        self._held, self._at = self._held[self._at :] + part, 0
+        return bool(part)
+
+    def _find_next(self) -> bool:
+        """Moves to the next element; returns whether there is one."""
+        while True:
+            self._at = next(BETWEEN.finditer(self._held, self._at)).end()
+            if self._at < len(self._held):
+                return True
+            if not self._read():
+                return False
+
+    def _length(self) -> int:
+        """Returns the length of the element; 0 if it does not end."""
+        depth = searched = 0
+        while True:
+            for found in PART.finditer(self._held, self._at + searched):
+                sign = self._held[found.start()]
+                if not found[1] if sign == QUOTE else sign not in DEPTH and found.end() == len(self._held):
+                    break  # a string or a literal that may go on
+                searched = found.end() - self._at
+                depth += DEPTH.get(sign, 0)
+                if depth <= 0:
+                    return searched
+            if len(self._held) - self._at > ELEMENT_BYTES or not self._read():
+                return 0
+
+    def _skip_broken(self) -> None:
+        """Moves to what looks like the beginning of the next object, or to the end of the file."""
+        while not (found := RESUME.search(self._held, self._at)):
+            self._at = max(self._at, len(self._held) - RESUME_BYTES)
+            if not self._read():
+                self._at = len(self._held)
+                return
+        self._at = found.end()
