@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
-from longmlm.data.corpus import check_splits, plan_slices
+from longmlm.data.corpus import Document, check_splits, plan_slices
 from longmlm.data.notes import markup_note
 from longmlm.errors import DataError
 from longmlm.settings.prepare import PrepareRecipe, Source

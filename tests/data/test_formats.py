@@ -93,7 +93,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "array.json": lambda: MARK.encode() + array_bytes(),
     "indented.json.xz": lambda: lzma.compress(array_bytes(indent=2)),
     "lines.json": lambda: json_bytes("\n", ensure_ascii=True),
-    "a.tsv": lambda: csv_bytes("\n", csv.QUOTE_MINIMAL, "\t"),
+    "a.tsv": lambda: csv_bytes("\r\n", csv.QUOTE_MINIMAL, "\t"),
     "a.jsonl.zst": lambda: zstd.compress(json_bytes("\n", ensure_ascii=False)),
     "minimal.csv": lambda: csv_bytes("\r\n", csv.QUOTE_MINIMAL),
     "quoted.csv": lambda: MARK.encode() + csv_bytes("\n", csv.QUOTE_ALL),

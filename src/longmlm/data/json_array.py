@@ -18,7 +18,7 @@ ELEMENT_BYTES = 1 << 27  # of an element that is not closed, after which it is b
 BETWEEN = re.compile(rb"(?:\xef\xbb\xbf|[\s,\[\]])*")  # elements; a list of lists has the elements of all of them
 PART = re.compile(STRING + rb"|[\[\]{}]|[^\s,\[\]{}\"]+", re.DOTALL)
 RESUME, RESUME_BYTES = re.compile(rb"(?:\}\s*,|\n)\s*(?=\{)"), 1_000
-QUOTE, DEPTH = ord('"'), {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+QUOTE, CLOSING = ord('"'), {ord("["): ord("]"), ord("{"): ord("}")}
 
 
 class ElementReader:
@@ -65,16 +65,20 @@ class ElementReader:
                 return False
 
     def _length(self) -> int:
-        """Returns the length of the element; 0 if it does not end."""
-        depth = searched = 0
+        """Returns the length of the element; 0 if it does not end, or its brackets are not paired."""
+        searched, closing = 0, bytearray()  # the brackets that are to come, the next one last
         while True:
             for found in PART.finditer(self._held, self._at + searched):
                 sign = self._held[found.start()]
-                if not found[1] if sign == QUOTE else sign not in DEPTH and found.end() == len(self._held):
+                if sign in CLOSING:
+                    closing.append(CLOSING[sign])
+                elif sign in CLOSING.values():
+                    if not closing or closing.pop() != sign:
+                        return 0
+                elif not found[1] if sign == QUOTE else found.end() == len(self._held):
                     break  # a string or a literal that may go on
                 searched = found.end() - self._at
-                depth += DEPTH.get(sign, 0)
-                if depth <= 0:
+                if not closing:
                     return searched
             if len(self._held) - self._at > ELEMENT_BYTES or not self._read():
                 return 0
