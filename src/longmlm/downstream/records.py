@@ -16,7 +16,7 @@ from longmlm.data.corpus import SetAside
 from longmlm.data.files import files_of, kind_of, readable
 from longmlm.data.foreign_content import UTF16, is_utf16
 from longmlm.data.records import fields_of
-from longmlm.data.texts import Fields, Unreadable
+from longmlm.data.texts import Fields, Unreadable, value_at
 from longmlm.downstream.artifacts import LabelledSpan
 from longmlm.downstream.settings import LabelledData, LabelledTask, SpanUnit
 from longmlm.errors import DataError
@@ -153,11 +153,13 @@ def _document(fields: Fields, task: LabelledTask, split: GivenSplit | None) -> L
 
 
 def _field(fields: Fields, name: str) -> Any:
-    if name not in fields:
-        raise ValueError(f"no field {name!r}")
-    if isinstance(fields[name], Unreadable):
-        raise ValueError(fields[name].reason)
-    return fields[name]
+    try:
+        value = value_at(fields, name)
+    except KeyError:
+        raise ValueError(f"no field {name!r}") from None
+    if isinstance(value, Unreadable):
+        raise ValueError(value.reason)
+    return value
 
 
 def _text(fields: Fields, name: str) -> str:
