@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from longmlm.data.corpus import check_fields, check_splits, plan_slices
@@ -42,20 +44,24 @@ def test_a_field_inside_others_is_named_with_dots(
     assert contents(records_of(tmp_path / name, text_field=field)) == [expected]
 
 
+def written(path: Path, records: list[dict[str, str | None]]) -> Source:
+    """Returns a source with the records as its only file."""
+    match path.suffix:
+        case ".jsonl" | ".json":
+            path.write_text("\n".join(map(json.dumps, records)))
+        case ".parquet":
+            pq.write_table(pa.Table.from_pylist(records), path)
+        case ending:
+            delimiter = {".csv": ",", ".tsv": "\t"}[ending]
+            lines = [[*records[0]], *([text or "" for text in record.values()] for record in records)]
+            path.write_text("".join(delimiter.join(line) + "\n" for line in lines))
+    return Source(files=(str(path),), text_fields=("title", "body"))
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv", "a.parquet"])
 def test_the_texts_of_several_fields_are_joined_without_those_that_are_absent(tmp_path: Path, name: str) -> None:
-    import pandas as pd
-
-    both, one, other, none = ("Title", "Body"), ("Title", ""), (None, "Body"), (None, None)
-    table = pd.DataFrame([both, one, other, none], columns=["title", "body"])
-    match Path(name).suffix:
-        case ".jsonl":
-            table.to_json(tmp_path / name, orient="records", lines=True)
-        case ".parquet":
-            table.to_parquet(tmp_path / name)
-        case ending:
-            table.to_csv(tmp_path / name, sep={".csv": ",", ".tsv": "\t"}[ending], index=False)
-    source = Source(files=(str(tmp_path / name),), text_fields=("title", "body"))
+    pairs = [("Title", "Body"), ("Title", ""), (None, "Body"), (None, None)]
+    source = written(tmp_path / name, [{"title": title, "body": body} for title, body in pairs])
     *texts, aside = contents(records_of(sources=[source]))
     assert texts == ["Title\n\nBody", "Title", "Body"]
     assert aside in [("null",), ("empty",)]
@@ -73,16 +79,7 @@ def test_a_field_that_is_there_and_cannot_be_read_leaves_its_record_without_text
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet"])
 def test_a_field_that_no_record_has_is_named_with_the_fields_that_there_are(tmp_path: Path, name: str) -> None:
-    import pandas as pd
-
-    table = pd.DataFrame({"title": ["a", "b"], "body": ["c", "d"]})
-    match Path(name).suffix:
-        case ".parquet":
-            table.to_parquet(tmp_path / name)
-        case ".csv":
-            table.to_csv(tmp_path / name, index=False)
-        case ending:
-            table.to_json(tmp_path / name, orient="records", lines=ending == ".jsonl")
+    written(tmp_path / name, [{"title": "a", "body": "c"}, {"title": "b", "body": "d"}])
     good = Source(files=(str(tmp_path / name),), text_field="body")
     bad = Source(files=(str(tmp_path / name),), text_fields=("titel", "body"))
     recipe = PrepareRecipe(tokenizer="any", row_length=8, sources=(good, bad))

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import fsspec
-import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import s3fs
 
@@ -34,13 +35,13 @@ TEXTS = [f"It rained {number} times. She went out, and nobody saw her. " * 9 for
 def contents() -> dict[str, bytes]:
     """Returns a file of each kind by its name."""
     parquet = io.BytesIO()
-    pd.DataFrame({"text": TEXTS[40:60]}).to_parquet(parquet, row_group_size=5)
+    pq.write_table(pa.table({"text": TEXTS[40:60]}), parquet, row_group_size=5)
     return {
         "a.jsonl": json_lines(TEXTS[:20]),
         "b.jsonl.gz": gzip.compress(json_lines(TEXTS[20:30])),
         "c.json": json.dumps([{"text": text} for text in TEXTS[30:40]]).encode(),
         "d.parquet": parquet.getvalue(),
-        "e.csv": pd.DataFrame({"text": TEXTS[60:80]}).to_csv(index=False).encode(),
+        "e.csv": "\n".join(["text", *(f'"{text}"' for text in TEXTS[60:80])]).encode(),
         "deep/f.txt": TEXTS[80].encode(),
         "deep/g.md": TEXTS[81].encode(),
     }
