@@ -107,7 +107,7 @@ def test_what_a_server_does_not_have_is_named(bucket: Bucket) -> None:
     bucket.write("a.jsonl", json_lines(TEXTS))
     bucket.write("a.pdf", b"%PDF-1.4")
     for pattern in (f"s3://{BUCKET}/b*.jsonl", f"s3://{BUCKET}/b.jsonl", "s3://other/b.jsonl"):
-        assert refusal(pattern).startswith(f"{pattern}: no such file")
+        assert re.match(rf"{re.escape(pattern)}.* no (such .*)?file", refusal(pattern))
     assert refusal(f"s3://{BUCKET}") == f"s3://{BUCKET} is a folder: name its files, as s3://{BUCKET}/*.jsonl does"
     assert "sources are .txt" in refusal(f"s3://{BUCKET}/a.pdf")
 

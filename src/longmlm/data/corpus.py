@@ -13,7 +13,7 @@ from longmlm.artifacts.rows import SPLITS, Split
 from longmlm.data.files import Span, files_of, kind_of, readable
 from longmlm.data.foreign_content import UTF16, is_utf16, remedy_of
 from longmlm.data.records import extent_of, fields_of, records_of
-from longmlm.data.texts import BYTE_ORDER_MARK, Fields, Unreadable, value_at
+from longmlm.data.texts import BYTE_ORDER_MARK, Absent, Unreadable, value_at
 from longmlm.errors import DataError
 from longmlm.folders import write_text
 from longmlm.hubs.datasets import shards_of
@@ -120,7 +120,7 @@ def check_fields(source: Source, paths: Sequence[str]) -> None:
             for offset, fields in islice(fields_of(located(path), source), SAMPLED_RECORDS):
                 if isinstance(fields, dict):
                     known |= dict.fromkeys(fields)
-                    missing = [name for name in missing if not _has(fields, name)]
+                    missing = [name for name in missing if isinstance(value_at(fields, name), Absent)]
                 if not missing or offset > SAMPLED_BYTES:
                     break
         if not missing:
@@ -129,14 +129,6 @@ def check_fields(source: Source, paths: Sequence[str]) -> None:
         setting, place = "text_fields" if source.text_fields else "text_field", source.name_of(", ".join(source.files))
         names = ", ".join(map(repr, known))
         raise DataError(f"no record of {place} has the field {missing[0]!r}: set {setting} to some of {names}")
-
-
-def _has(fields: Fields, name: str) -> bool:
-    try:
-        value_at(fields, name)
-    except KeyError:
-        return False
-    return True
 
 
 def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:

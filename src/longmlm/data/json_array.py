@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 
 from longmlm.data.files import CHUNK_BYTES
-from longmlm.data.json_lines import BROKEN, STRING, object_of
-from longmlm.data.texts import FieldsRecord, Unreadable
+from longmlm.data.json_lines import STRING
 
 ELEMENT_BYTES = 1 << 27  # of an element that is not closed, after which it is broken
 BETWEEN = re.compile(rb"(?:\xef\xbb\xbf|[\s,\[\]])*")  # elements; a list of lists has the elements of all of them
@@ -29,20 +28,11 @@ class ElementReader:
         self._stream, self._held, self._at = stream, b"", 0  # the bytes that are held, and where the element begins
         self._held_from = stream.seek(begin) if begin else 0
 
-    def offsets(self, end: int) -> Iterator[int]:
-        """Yields the offset of each element that begins before `end`."""
-        return (begin for begin, _ in self._elements(end))
-
-    def records(self, end: int) -> Iterator[FieldsRecord]:
-        """Yields the offset and the members of each element that begins before `end`, or why it is no object."""
-        for begin, element in self._elements(end):
-            yield begin, object_of(element) if element else Unreadable(BROKEN)
-
-    def _elements(self, end: int) -> Iterator[tuple[int, bytes]]:
-        """Yields offset and bytes of each element that begins before `end`; no bytes for one that does not end."""
+    def elements(self, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yields offset and bytes of each element that begins before `end`; the first byte of one that does not end."""
         while self._find_next() and (begin := self._held_from + self._at) < end:
             length = self._length()
-            element = self._held[self._at : self._at + length]
+            element = self._held[self._at : self._at + (length or 1)]
             self._at += length
             if not length:
                 self._skip_broken()

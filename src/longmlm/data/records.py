@@ -103,12 +103,13 @@ def _json_fields(span: Span) -> Iterator[FieldsRecord]:
 
 def _elements(path: AnyPath, span: Span) -> Iterator[FieldsRecord]:
     with open_bytes(path) as stream:
-        yield from ElementReader(stream, span.start).records(span.end)
+        for begin, element in ElementReader(stream, span.start).elements(span.end):
+            yield begin, object_of(element)
 
 
 def _element_borders(path: AnyPath, length: int) -> Iterator[int]:
     with open_bytes(path) as stream:
-        yield from ElementReader(stream, 0).offsets(length)
+        yield from (begin for begin, _ in ElementReader(stream, 0).elements(length))
 
 
 def _delimiter(path: AnyPath, source: Source) -> str:

@@ -1,7 +1,6 @@
 """Texts and fields of records, or the reason why a record has none."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,49 +38,35 @@ def text_in(fields: Fields | Unreadable, names: Sequence[str]) -> str | Unreadab
     A blank line joins the texts of several fields, and those of a list. What is absent or blank is left out; what is
     there and not text leaves the record without a text.
     """
-    if isinstance(fields, Unreadable):
-        return fields
-    found = [_text_at(fields, name) for name in names]
-    if len(found) == 1:
-        return found[0]
-    if wrong := next((one for one in found if isinstance(one, Unreadable) and not isinstance(one, Absent)), None):
-        return wrong
-    return BLANK_LINE.join(one for one in found if isinstance(one, str) and one.strip()) or found[0]
+    found = [_text_of(value_at(fields, name), name) for name in names]
+    return found[0] if len(found) == 1 else _joined(found) or found[0]
 
 
 def value_at(fields: Any, name: str) -> Any:
-    """Returns the value of a field, or of one inside others; raises KeyError if there is none.
+    """Returns the value of a field, or of one inside others; Absent if there is none.
 
     {"a": {"b": 1}} has 1 at a.b, and so has {"a.b": 1}: a field's whole name goes first. {"a": [{"b": 1}, {"b": 2}]}
     has [1, 2] there.
     """
+    if isinstance(fields, dict) and name in fields:
+        return fields[name]
     if isinstance(fields, list):
         return [value_at(item, name) for item in fields]
     if fields is None or isinstance(fields, Unreadable):
         return fields
-    if not isinstance(fields, dict):
-        raise KeyError(name)
-    if name in fields:
-        return fields[name]
-    for dot in (at for at, sign in enumerate(name) if sign == "."):
-        if (first := name[:dot]) in fields:
-            with suppress(KeyError):
-                return value_at(fields[first], name[dot + 1 :])
-    raise KeyError(name)
-
-
-def _text_at(fields: Fields, name: str) -> str | Unreadable:
-    try:
-        return _text_of(value_at(fields, name), name)
-    except KeyError:
-        return Absent(f"no field {name!r}")
+    dots = [at for at, sign in enumerate(name) if sign == "." and isinstance(fields, dict) and name[:at] in fields]
+    found = (value_at(fields[name[:dot]], name[dot + 1 :]) for dot in dots)
+    return next((value for value in found if not isinstance(value, Absent)), Absent(f"no field {name!r}"))
 
 
 def _text_of(value: Any, name: str) -> str | Unreadable:
     if value is None:
         return Absent("null")
     if isinstance(value, list):
-        texts = [_text_of(item, name) for item in value]
-        wrong = (one for one in texts if isinstance(one, Unreadable) and not isinstance(one, Absent))
-        return next(wrong, None) or BLANK_LINE.join(one for one in texts if isinstance(one, str) and one.strip())
+        return _joined([_text_of(item, name) for item in value])
     return value if isinstance(value, str | Unreadable) else Unreadable(f"field {name!r} is not text")
+
+
+def _joined(texts: Sequence[str | Unreadable]) -> str | Unreadable:
+    wrong = (text for text in texts if isinstance(text, Unreadable) and not isinstance(text, Absent))
+    return next(wrong, None) or BLANK_LINE.join(text for text in texts if isinstance(text, str) and text.strip())

@@ -101,7 +101,9 @@ def labelled_fields(data: LabelledData) -> Iterator[tuple[str, Fields | Unreadab
         first = 0
         for path in arrow_files(source) if source.dataset else files_of(source.files):
             if kind_of(path) == ".txt":
-                raise DataError(f"{path}: labelled documents are records of .jsonl, .json, .csv, .tsv or .parquet files")
+                raise DataError(
+                    f"{path}: labelled documents are records of .jsonl, .json, .csv, .tsv or .parquet files"
+                )
             with readable(path):
                 offset, name = -1, source.name_of(str(path))
                 for offset, fields in fields_of(path, source):
@@ -153,10 +155,7 @@ def _document(fields: Fields, task: LabelledTask, split: GivenSplit | None) -> L
 
 
 def _field(fields: Fields, name: str) -> Any:
-    try:
-        value = value_at(fields, name)
-    except KeyError:
-        raise ValueError(f"no field {name!r}") from None
+    value = value_at(fields, name)
     if isinstance(value, Unreadable):
         raise ValueError(value.reason)
     return value

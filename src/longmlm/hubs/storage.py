@@ -96,24 +96,14 @@ def files_at(pattern: str) -> list[AnyPath]:
     except ValueError as error:
         raise DataError(f"{pattern}: {error}: name files by a path or by a URL that fsspec knows") from None
     with reading(pattern):
-        found: dict[str, Any] = path.fs.glob(path.path, detail=True) if has_magic(path.path) else {}
-        names = sorted(name for name, about in found.items() if about["type"] == "file")
-        kind = "" if names else _kind(path)
-    if kind == "directory":
-        raise DataError(f"{pattern} is a folder: name its files, as {pattern.rstrip('/')}/*.jsonl does")
-    if not (names or kind):
-        raise DataError(f"{pattern}: no such file: check its name, and whether these credentials may list it")
-    return [located(pattern.removesuffix(path.path) + name) for name in names or [path.path]]
-
-
-def _kind(path: UPath) -> str:
-    """Returns whether a path is a file or a directory; nothing if it is neither."""
-    try:
-        return _about(path)["type"]
-    except FileNotFoundError as error:
-        if translate(error).cause is not Cause.NOT_FOUND:
-            raise
-        return ""
+        found: dict[str, Any] = (
+            path.fs.glob(path.path, detail=True) if has_magic(path.path) else {path.path: _about(path)}
+        )
+    names = sorted(name for name, about in found.items() if about["type"] == "file")
+    if not names:
+        folder = f"a folder: name its files, as {pattern.rstrip('/')}/*.jsonl does"
+        raise DataError(f"{pattern} is {folder if found else 'the name of no file: correct it'}")
+    return [located(pattern.removesuffix(path.path) + name) for name in names]
 
 
 def _about(path: UPath) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Cause(Enum):
     PAYMENT_REQUIRED = ("its owner's plan does not cover this", "choose another owner, or change the plan")
     FORBIDDEN = ("access is forbidden", "use a token that may {direction}, or free some space if a quota is full")
     GATED = ("access is granted on request", "accept its conditions on the hub, and {login}")
-    NOT_FOUND = ("no such repository or folder", "check its name; if it is private, {login}")
+    NOT_FOUND = ("no such repository, folder or file", "check its name; if it is private, {login}")
     NO_REVISION = ("it has no revision {revision!r}", "name a branch, a tag or a commit")
     OFFLINE = ("HF_HUB_OFFLINE is set", "unset it")
     UNREACHABLE = ("the server cannot be reached", "check the network and run the same command again: {kept}")
