@@ -18,6 +18,7 @@ from longmlm.data.engine import pin_sources, prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
 from longmlm.hubs.datasets import arrow_files, shards_of
+from longmlm.hubs.storage import located
 from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.hub import Hub
 from tests.support.loopback import CUT, Fault
@@ -187,7 +188,7 @@ def test_a_slice_is_read_from_its_own_shard_alone_and_planned_without_it(hub: Hu
     content = {name: SHARDS[ending](TEXTS[part:12:3]) for part, name in enumerate(names)}
     commit = hub.repository("datasets/owner/shards").commit({"README.md": b"", **content})
     sources = [Source(dataset="owner/shards", revision=commit, split="train", text_field="body")]
-    assert [path.stat().st_size for path in shards_of(sources[0])] == [*map(len, content.values())]
+    assert [located(name).stat().st_size for name in shards_of(sources[0])] == [*map(len, content.values())]
     hub.sent.clear()
     slices = plan_slices(sources, 300)
     is_read = ending in ("jsonl", "parquet")  # its beginning, or the number of its records at its end

@@ -56,7 +56,7 @@ def slice_bytes(spans: Slice) -> int:
 
 def paths_of(source: Source) -> list[AnyPath]:
     """Returns the files of a source, or those that a split of its dataset is read from."""
-    return shards_of(source) if source.dataset else files_of(source.files)
+    return [*map(located, shards_of(source))] if source.dataset else files_of(source.files)
 
 
 def plan_slices(sources: Sequence[Source], slice_bytes: int) -> list[Slice]:

@@ -66,7 +66,7 @@ def files_of(patterns: Sequence[str]) -> list[AnyPath]:
         if storage.is_url(pattern):
             for path in storage.files_at(pattern):
                 _check_name(path)
-                files.setdefault(path, path)
+                files.setdefault(str(path), path)
             continue
         names = [pattern] if Path(pattern).is_file() else _matches(pattern)
         paths = sorted(path for path in map(Path, names) if path.is_file())
@@ -142,7 +142,7 @@ def _refuse_folder(pattern: str) -> None:
     if folder is None:
         return
     entries = islice(folder.rglob("*"), MAX_ENTRIES)
-    files = [path.relative_to(folder) for path in entries if _is_corpus_file(path)]
+    files = [path.relative_to(folder) for path in entries if _is_corpus_file(path) and path.is_file()]
     below = "**/" if any(len(path.parts) > 1 for path in files) else ""
     globs = sorted({f"{folder}/{below}*{''.join(path.suffixes[-1 - (path.suffix in COMPRESSED) :])}" for path in files})
     remedy = f"write {' and '.join(globs)}" if globs else f"it has no {', '.join(KINDS)} file"
@@ -158,8 +158,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _is_corpus_file(path: AnyPath) -> bool:
-    is_kind = ending_of(path) in KINDS and not (kind_of(path) == ".parquet" and path.suffix in COMPRESSED)
-    return is_kind and path.is_file()
+    return ending_of(path) in KINDS and not (kind_of(path) == ".parquet" and path.suffix in COMPRESSED)
 
 
 def _check_name(path: AnyPath) -> None:

@@ -101,9 +101,7 @@ def labelled_fields(data: LabelledData) -> Iterator[tuple[str, Fields | Unreadab
         first = 0
         for path in arrow_files(source) if source.dataset else files_of(source.files):
             if kind_of(path) == ".txt":
-                raise DataError(
-                    f"{path}: labelled documents are records of .jsonl, .json, .csv, .tsv or .parquet files"
-                )
+                raise DataError(f"{path}: labelled documents are records of JSON, CSV, TSV or Parquet files")
             with readable(path):
                 offset, name = -1, source.name_of(str(path))
                 for offset, fields in fields_of(path, source):

@@ -1,16 +1,18 @@
 """Datasets by name: the files of one commit of a repository, or of a local folder."""
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+from huggingface_hub import constants
 
 from longmlm.errors import DataError
 from longmlm.hubs import huggingface
 from longmlm.hubs.huggingface import retry_download
-from longmlm.hubs.storage import AnyPath, located
 from longmlm.hubs.transfers import causes, redact
 from longmlm.settings.prepare import COMPRESSED, Source
 from longmlm.settings.publishing import Target, parse_target
@@ -58,20 +60,23 @@ def source_files(source: Source) -> list[Path]:
     return [Path(name) for name in _data_files(retry_download(_target(source), lambda: _builder(source)), source)]
 
 
-def shards_of(source: Source, may_convert: bool = True) -> list[AnyPath]:
+def shards_of(source: Source, may_convert: bool = True) -> list[str]:
     """Returns the files to read a split from: its own, by hf:// URLs on the hub, of which only the list is downloaded.
 
     Formats that `datasets` alone reads, such as WebDataset, and files that it reads with options from their card, are
-    downloaded and converted as a whole, or give no files without `may_convert`. Raises as `arrow_files` does.
+    downloaded and converted as a whole; without `may_convert` they have no files, as all have without the hub. Raises
+    as `arrow_files` does.
     """
-    if _is_saved(source):
-        return [*arrow_files(source)]
-    builder = retry_download(_target(source), lambda: _builder(source))
-    found = [located(name) for name in _data_files(builder, source)]
-    endings = {path.suffix for path in found for path in [path.with_suffix("") if path.suffix in COMPRESSED else path]}
-    if found and endings <= READ.get(builder.name, set()) and not _has_options(builder, endings):
-        return found
-    return [*arrow_files(source)] if may_convert else []
+    if constants.HF_HUB_OFFLINE and not (may_convert or is_local(source)):
+        return []
+    if not _is_saved(source):
+        builder = retry_download(_target(source), lambda: _builder(source))
+        found = _data_files(builder, source)
+        plain = (re.sub(rf"({'|'.join(COMPRESSED)})$", "", name) for name in found)
+        endings = {PurePosixPath(name).suffix for name in plain}
+        if found and endings <= READ.get(builder.name, set()) and not _has_options(builder, endings):
+            return found
+    return [str(path) for path in arrow_files(source)] if may_convert else []
 
 
 def _data_files(builder: Any, source: Source) -> list[str]:

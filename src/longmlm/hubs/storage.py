@@ -96,14 +96,16 @@ def files_at(pattern: str) -> list[AnyPath]:
     except ValueError as error:
         raise DataError(f"{pattern}: {error}: name files by a path or by a URL that fsspec knows") from None
     with reading(pattern):
-        found: dict[str, Any] = (
-            path.fs.glob(path.path, detail=True) if has_magic(path.path) else {path.path: _about(path)}
-        )
-    names = sorted(name for name, about in found.items() if about["type"] == "file")
+        path.fs.invalidate_cache()
+        is_glob = has_magic(path.path)
+        found: dict[str, Any] = path.fs.glob(path.path, detail=True) if is_glob else {path.path: _about(path)}
+        names = sorted(name for name, about in found.items() if about["type"] == "file")
+        for folder in {posixpath.dirname(name) for name in names} if is_glob else ():
+            path.fs.ls(folder)  # kept by the file system: sizes and versions then need no request for each file
     if not names:
         folder = f"a folder: name its files, as {pattern.rstrip('/')}/*.jsonl does"
         raise DataError(f"{pattern} is {folder if found else 'the name of no file: correct it'}")
-    return [located(pattern.removesuffix(path.path) + name) for name in names]
+    return [UPath(pattern.removesuffix(path.path) + name, **options) for name in names]
 
 
 def _about(path: UPath) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def _about(path: UPath) -> dict[str, Any]:
 
 def open_bytes(path: UPath) -> io.BufferedReader:
     """Opens a file that a URL names."""
-    raw: Any = path.open("rb", block_size=READ_BYTES)
+    raw: Any = UPath(str(path)).open("rb", block_size=READ_BYTES)  # with the retries that a look-up does not have
     return io.BufferedReader(raw)
 
 
@@ -126,6 +128,9 @@ def version_of(path: UPath) -> tuple[int, str | None, str | None]:
 @contextmanager
 def reading(name: str) -> Iterator[None]:
     """Raises DataError with the remedy if the block cannot use the server or the client that a URL needs."""
+    if not is_url(name):
+        yield
+        return
     is_hub = name.startswith("hf://")
     try:
         with huggingface.bounded_client() if is_hub else nullcontext():
@@ -136,8 +141,6 @@ def reading(name: str) -> Iterator[None]:
         remedy = "pip install 'longmlm[remote]' installs those of s3:// and https://"
         raise DataError(f"{redact(name)}: its client is not installed ({error}): {remedy}") from None
     except Exception as error:
-        if not is_url(name):
-            raise
         failure = huggingface.translate(error) if is_hub else translate(error)
         if failure.cause is Cause.UNUSABLE:
             raise

@@ -12,6 +12,7 @@ from longmlm.data.records import text_bytes
 from longmlm.data.sentences import bytes_per_token, check_language
 from longmlm.hubs.datasets import shards_of
 from longmlm.hubs.models import CONFIG, config_of_model, read_architecture
+from longmlm.hubs.storage import located
 from longmlm.model.families import num_parameters
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareRecipe, Source
@@ -52,7 +53,8 @@ def corpus_size(sources: Sequence[Source]) -> CorpusSize:
     not_counted = []
     for source in sources:
         check_language(source.language)
-        paths = shards_of(source, may_convert=False) if source.dataset else files_of(source.files)
+        shards = shards_of(source, may_convert=False) if source.dataset else ()
+        paths = [*map(located, shards)] if source.dataset else files_of(source.files)
         not_counted += [] if paths else [str(source.dataset)]
         for path in paths:
             with readable(path):
