@@ -91,7 +91,9 @@ def request_error(status: int, message: str, retry_after: float = 0.0) -> Transf
 def user_error(error: TransferError, direction: Direction, target: Target) -> UserError:
     """Returns the error whose one-line message says what failed, where, and how to fix it."""
     words = {"direction": direction, "used": "written to" if direction == "upload" else "read"}
-    words |= {"login": LOGINS[target.hub], "kept": f"only missing files are {direction}ed"}
+    is_read = direction == "download" and target.hub == "storage"  # a corpus, where it lies
+    kept = "finished slices are kept" if is_read else f"only missing files are {direction}ed"
+    words |= {"login": LOGINS[target.hub], "kept": kept}
     problem, remedy = (part.format(**words, revision=target.revision) for part in error.cause.value)
     pause = f"it asks for a pause of {error.retry_after:,.0f} seconds" if error.retry_after else ""
     details = ", ".join(filter(None, (error.message, pause)))
