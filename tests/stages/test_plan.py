@@ -161,12 +161,12 @@ def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
         planned("--model", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match="no such file"):
         planned("--corpus", str(tmp_path / "none.jsonl"))
-    no_field = "no record of .*'text': set text_field to some of 'body'"
-    for content, reason in (
-        ("", "no document .*no records"),
-        ('{"body": "A"}\n', no_field),
-        ("Prose.", "no document .*JSON"),
-    ):
+    reasons = {
+        "": "no document .*no records",
+        '{"body": "A text."}\n': "no record of .*'text': set text_field to some of 'body'",
+        "Prose.": "no document .*JSON",
+    }
+    for content, reason in reasons.items():
         (tmp_path / "bad.jsonl").write_text(content)
         with pytest.raises(DataError, match=reason):
             planned("--corpus", str(tmp_path / "bad.jsonl"))
