@@ -15,7 +15,7 @@ from longmlm.artifacts.evaluation import EVALUATION_FILES, Evaluation, read_eval
 from longmlm.artifacts.fine_tuned import fine_tuned_folder
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
-from longmlm.data.corpus import check_splits, plan_slices
+from longmlm.data.corpus import check_fields, check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.languages import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
@@ -130,11 +130,14 @@ def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
     for source in config.recipe.sources:
         check_language(source.language)
         check_source(source, config.output)
-        if source.text_field != TEXT_FIELD and {kind_of(file) for file in files_of(source.files)} == {".txt"}:
+        files = files_of(source.files)
+        if source.fields != (TEXT_FIELD,) and {kind_of(file) for file in files} == {".txt"}:
+            setting = "text_fields" if source.text_fields else f"text_field = {source.text_field!r}"
             raise DataError(
-                f"text_field = {source.text_field!r} has no effect, since files has only .txt files, whose whole text "
-                f"is a document ({', '.join(source.files)}): remove it"
+                f"{setting} has no effect, since files has only .txt or .md files, whose whole text is a document "
+                f"({', '.join(source.files)}): remove it"
             )
+        check_fields(source, [str(file) for file in files])
 
 
 def check_source(source: Source, output: str) -> None:
@@ -145,7 +148,7 @@ def check_source(source: Source, output: str) -> None:
     kinds, folder = {kind_of(file) for file in files_of(source.files)}, Path(source.dataset or "")
     if source.delimiter is not None and ".csv" not in kinds:
         files = ", ".join(source.files)
-        raise DataError(f"delimiter has no effect, since files has no .csv file ({files}): remove it")
+        raise DataError(f"delimiter has no effect, since files has no .csv or .tsv file ({files}): remove it")
     if source.dataset and folder.is_dir():
         is_saved = any((folder / name).is_file() for name in SAVED)
         unused = {"revision": source.revision, "subset": source.subset if is_saved else None}

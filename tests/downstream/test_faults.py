@@ -155,7 +155,7 @@ def test_what_is_no_task_is_refused_in_one_line(tmp_path: Path, kind: TaskKind, 
 
 def test_files_without_documents_are_refused(tmp_path: Path) -> None:
     contents = {
-        "a.txt": (b"text", r"records of \.jsonl"),
+        "a.txt": (b"text", "records of JSON"),
         "a.csv": (b"body,label\nx,a\n", "body, label"),
         "none.csv": (None, "no such file"),
         "story.jsonl": (b"Once upon a time\nthere was a lake.\n", r"story\.jsonl is not JSONL, one object per line$"),

@@ -32,7 +32,7 @@ TRANSIENT = (408, 429, 500, 502, 503, 504)
 LOGINS: dict[Hub, str] = {
     "hf": "set HF_TOKEN to a valid token, or log in with `hf auth login`",
     "ms": "set MODELSCOPE_API_TOKEN to a valid token",
-    "storage": "set valid credentials",
+    "storage": "set valid credentials (of s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)",
 }
 SIGNED_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*|(?<=://)(?P<path>[^\s?#)]*)[?#][^\s)]+")
 USER_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@:\s]*:(?!\d+(?:[/?#\s]|$))\S*@|[^/@?#\s]+@)")
@@ -52,7 +52,7 @@ class Cause(Enum):
     PAYMENT_REQUIRED = ("its owner's plan does not cover this", "choose another owner, or change the plan")
     FORBIDDEN = ("access is forbidden", "use a token that may {direction}, or free some space if a quota is full")
     GATED = ("access is granted on request", "accept its conditions on the hub, and {login}")
-    NOT_FOUND = ("no such repository or folder", "check its name; if it is private, {login}")
+    NOT_FOUND = ("no such repository, folder or file", "check its name; if it is private, {login}")
     NO_REVISION = ("it has no revision {revision!r}", "name a branch, a tag or a commit")
     OFFLINE = ("HF_HUB_OFFLINE is set", "unset it")
     UNREACHABLE = ("the server cannot be reached", "check the network and run the same command again: {kept}")
@@ -91,7 +91,9 @@ def request_error(status: int, message: str, retry_after: float = 0.0) -> Transf
 def user_error(error: TransferError, direction: Direction, target: Target) -> UserError:
     """Returns the error whose one-line message says what failed, where, and how to fix it."""
     words = {"direction": direction, "used": "written to" if direction == "upload" else "read"}
-    words |= {"login": LOGINS[target.hub], "kept": f"only missing files are {direction}ed"}
+    is_read = direction == "download" and target.hub == "storage"  # a corpus, where it lies
+    kept = "finished slices are kept" if is_read else f"only missing files are {direction}ed"
+    words |= {"login": LOGINS[target.hub], "kept": kept}
     problem, remedy = (part.format(**words, revision=target.revision) for part in error.cause.value)
     pause = f"it asks for a pause of {error.retry_after:,.0f} seconds" if error.retry_after else ""
     details = ", ".join(filter(None, (error.message, pause)))
