@@ -26,8 +26,10 @@ def extent_of_table(path: Path, source: Source) -> Extent:
     """Returns the number of records; raises DataError if there is no column of text."""
     if path.suffix == ".parquet":
         with _parquet_file(path, source.text_field) as file:
+            check_split_column(str(path), source, file.schema_arrow.names)
             return Extent(file.metadata.num_rows, _record_bytes(file, source.text_field))
     table = _arrow_table(path, source)
+    check_split_column(source.name_of(path), source, table.schema.names)
     return Extent(len(table), max(1, table.column(source.text_field).nbytes) / max(1, len(table)))
 
 
@@ -37,7 +39,7 @@ def fields_of_table(span: Span, source: Source, only_text: bool) -> Iterator[tup
     The number of a class becomes its name, where a dataset has names. Raises DataError without a column of text or,
     where all fields are read, of lists of words.
     """
-    path, columns = Path(span.path), [source.text_field] if only_text else None
+    path, columns = Path(span.path), [*filter(None, (source.text_field, source.split_field))] if only_text else None
     if path.suffix == ".parquet":
         with _parquet_file(path, source.text_field, has_words=not only_text) as file:
             yield from _table_fields(_parquet_batches(file, span, columns), file.schema_arrow, span.start)
@@ -183,3 +185,9 @@ def check_column(name: str, field: str, names: list[str], other_remedy: str = ""
     if field not in names:
         known = ", ".join(other if len(other) <= MAX_NAME else f"{other[:MAX_NAME]}…" for other in names) or "(none)"
         raise DataError(f"{name} has no column {field!r}: set text_field to one of {known}{other_remedy}")
+
+
+def check_split_column(name: str, source: Source, names: Sequence[str]) -> None:
+    """Raises DataError if there is no column that the documents are to be split by."""
+    if source.split_field and source.split_field not in names:
+        raise DataError(f"{name} has no column {source.split_field!r}: set split_field to one of {', '.join(names)}")

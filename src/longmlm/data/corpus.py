@@ -11,7 +11,7 @@ from pathlib import Path
 from longmlm.artifacts.rows import SPLITS, Split
 from longmlm.data.files import Span, files_of, readable
 from longmlm.data.foreign_content import UTF16, is_utf16, remedy_of
-from longmlm.data.records import extent_of, fields_of_objects, records_of
+from longmlm.data.records import TO_SPLIT_BY, extent_of, fields_of_objects, records_of
 from longmlm.data.texts import BYTE_ORDER_MARK, Unreadable
 from longmlm.errors import DataError
 from longmlm.folders import write_text
@@ -26,12 +26,13 @@ HASHES = 2**64  # how many values text_hash can take
 class Document:
     """A text of the corpus: `origin` is its file and byte or record, or its dataset and record.
 
-    `source` is the number of its source.
+    `source` is the number of its source, `group` the value of that source's split_field.
     """
 
     text: str
     origin: str
     source: int
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,48 +85,53 @@ def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | S
         source = sources[span.source]
         name = source.name_of(Path(span.path))
         with readable(span.path):
-            for offset, text in records_of(span, source):
+            for offset, text, group in records_of(span, source):
                 is_readable = isinstance(text, Unreadable) or not is_utf16(text)
                 record = text if is_readable else Unreadable(UTF16)
-                yield document_of(record, f"{name}:{span.first + offset}", span.source)
+                yield document_of(record, f"{name}:{span.first + offset}", span.source, group)
 
 
-def document_of(text: str | Unreadable, origin: str, source: int) -> Document | SetAside:
+def document_of(text: str | Unreadable, origin: str, source: int, group: str | None = None) -> Document | SetAside:
     """Returns the record as a document, without a byte order mark, or with the reason why it is not one."""
     if isinstance(text, Unreadable):
         return SetAside(origin=origin, reason=text.reason, source=source)
     text = text.lstrip(MARK)
     if not text.strip():
         return SetAside(origin=origin, reason="empty", source=source)
-    return Document(text, origin, source)
+    return Document(text, origin, source, group)
 
 
 def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
     """Raises DataError when a split would have no documents; reads only until there is one of each split."""
     fraction, reasons = recipe.held_out_fraction, Counter[str]()
-    num_documents, lowest, highest = 0, HASHES, 0
+    num_documents, lowest, highest, found = 0, HASHES, 0, set[Split]()
     for record in (record for spans in slices for record in read_slice(spans, recipe.sources)):
         if isinstance(record, SetAside):
             reasons[record.reason] += 1
             continue
-        document_hash = text_hash(record.text)
-        num_documents, lowest, highest = num_documents + 1, min(lowest, document_hash), max(highest, document_hash)
-        if {split_of(one, fraction) for one in (lowest, highest)} == set(SPLITS):
+        key = text_hash(record.text if record.group is None else record.group)
+        found.add(side_of(record, key, recipe))
+        if found == set(SPLITS):
             return
+        if not recipe.sources[record.source].held_out:
+            num_documents, lowest, highest = num_documents + 1, min(lowest, key), max(highest, key)
     if not num_documents:
         counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
         [(commonest, _)] = reasons.most_common(1) or [("no records", 0)]
         remedy = remedy_of(commonest, recipe.sources[0].language)
         files = [file for source in recipe.sources for file in files_of(source.files)]
         if commonest.startswith("no field") and files and (names := fields_of_objects(files[0])):
-            remedy = f"set text_field to one of {', '.join(map(repr, names))}"
-        raise DataError(f"the sources hold no document ({counted or commonest}): {remedy}")
-    if num_documents == 1:
-        raise DataError("the sources hold only one document: training and held-out rows need two")
-    if lowest == highest:
-        raise DataError(f"all {num_documents} documents are the same text: training and held-out rows need two")
+            setting = "split_field" if commonest.endswith(TO_SPLIT_BY) else "text_field"
+            remedy = f"set {setting} to one of {', '.join(map(repr, names))}"
+        which = "sources that are not held out" if found else "sources"
+        raise DataError(f"the {which} hold no document ({counted or commonest}): {remedy}")
+    if lowest == highest and not any(source.held_out for source in recipe.sources):
+        is_grouped = any(source.split_field for source in recipe.sources)
+        same = "have the same value in split_field" if is_grouped else "are the same text"
+        problem = f"all {num_documents} documents {same}" if num_documents > 1 else "the sources hold only one document"
+        raise DataError(f"{problem}: training and held-out rows need two")
     between = (lowest + highest) / 2 / HASHES
-    if split_of(lowest, fraction) == "train":
+    if "train" in found:
         problem, change = f"none of {num_documents} documents is held out", "more"
         enough = min((lowest * 10_000 // HASHES + 1) / 10_000, between)
     else:
@@ -146,6 +152,11 @@ def text_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def split_of(document_hash: int, held_out_fraction: float) -> Split:
-    """Returns the split of all documents with this hash, so that copies of a document share one."""
-    return "held_out" if document_hash < held_out_fraction * HASHES else "train"
+def side_of(document: Document, key: int, recipe: PrepareRecipe) -> Split:
+    """Returns the split of a document, whose text or group has the hash `key`."""
+    return "held_out" if recipe.sources[document.source].held_out else split_of(key, recipe.held_out_fraction)
+
+
+def split_of(key: int, held_out_fraction: float) -> Split:
+    """Returns the split of all documents with this hash, so that copies of a document, or a group, share one."""
+    return "held_out" if key < held_out_fraction * HASHES else "train"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from longmlm.data.columns import by_name, check_column, extent_of_table, fields_of_table
+from longmlm.data.columns import by_name, check_column, check_split_column, extent_of_table, fields_of_table
 from longmlm.data.delimited import BROKEN, Cells, DelimitedReader
 from longmlm.data.files import CHUNK_BYTES, Extent, Lines, Span, count_bytes, kind_of, lines_of, open_bytes
 from longmlm.data.foreign_content import HEAD_BYTES, check_content, foreign_content, remedy_of
@@ -14,6 +14,7 @@ from longmlm.settings.prepare import Source
 
 DELIMITERS = (",", ";", "\t", "|")
 WHOLE_FILE = 1 << 62
+TO_SPLIT_BY = " to split by"  # ends the reason of a record without a group
 
 
 def extent_of(path: Path, source: Source) -> Extent:
@@ -32,10 +33,18 @@ def extent_of(path: Path, source: Source) -> Extent:
             return Extent(count_bytes(path))
 
 
-def records_of(span: Span, source: Source) -> Iterator[tuple[int, str | Unreadable]]:
-    """Yields the offset and the text of every record of a span; blank lines are not records."""
+def records_of(span: Span, source: Source) -> Iterator[tuple[int, str | Unreadable, str | None]]:
+    """Yields the offset, the text and the group of every record of a span; blank lines are not records.
+
+    The group is the value of the source's `split_field`; None without one. A record without a value there has no text.
+    """
     for begin, fields in _fields(span, source, only_text=True):
-        yield begin, text_in(fields, source.text_field)
+        text, group = text_in(fields, source.text_field), None
+        if source.split_field and isinstance(fields, dict) and isinstance(text, str):
+            group = fields.get(source.split_field)
+            if group is None or group == "" or isinstance(group, Unreadable):
+                text = Unreadable(f"no field {source.split_field!r}{TO_SPLIT_BY}")
+        yield begin, text, None if group is None else str(group)
 
 
 def fields_of(path: Path, source: Source) -> Iterator[FieldsRecord]:
@@ -103,6 +112,7 @@ def _header(path: Path, source: Source) -> list[str]:
     if any(isinstance(_text_of_cell(name), Unreadable) for name in names):
         raise DataError(f"{path} has a header that is not UTF-8: {remedy_of(BAD_ENCODING, source.language)}")
     check_column(str(path), source.text_field, names, "; or add a header, a line of names, if it has none")
+    check_split_column(str(path), source, names)
     return names
 
 

@@ -1,9 +1,10 @@
 """Settings of the prepare stage: the corpus, and how it is packed into rows."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.tables import Unused
@@ -15,6 +16,8 @@ PackingMode = Literal["full-sentences", "doc-sentences"]
 class Source:
     """A part of the corpus in one language: files, or a split of a dataset."""
 
+    name: str | None = None
+    """What weights, metrics and pages call the source; by default source-1, source-2 and so on, in their order."""
     files: tuple[str, ...] = ()
     """Paths or globs: .txt (one document per file), .jsonl, .csv or .parquet (one per record); all but .parquet may be
     compressed (.gz, .zst)."""
@@ -32,8 +35,15 @@ class Source:
     """Character between the fields of .csv files; by default a comma."""
     language: str = "en"
     """ISO 639-1 code of the language, for sentence splitting."""
+    held_out: bool = False
+    """Hold out the whole source from training."""
+    split_field: str | None = None
+    """Field or column, such as book or patient: documents with the same value in it are all held out, or none is. By
+    default the text decides, so that exact copies stay together."""
 
     def __post_init__(self) -> None:
+        if self.name is not None and not (self.name.isprintable() and any(map(str.isalpha, self.name))):
+            raise ValueError(f"name must be printable and have a letter, not {self.name!r}")
         if bool(self.files) == bool(self.dataset):
             raise ValueError("a source needs either at least one path in `files` or a `dataset`")
         if self.dataset and not self.split:
@@ -43,11 +53,18 @@ class Source:
         check_delimiter(self.delimiter)
         if self.delimiter is not None and self.dataset:
             raise ValueError("delimiter needs `files`, but the source has a `dataset`")
+        if self.held_out and self.split_field is not None:
+            raise ValueError("split_field has no effect with held_out = true, which holds out all: remove one of them")
 
     def name_of(self, path: Path) -> str:
         """Returns what messages call a file of the source: its path, or for the cache of a dataset the split."""
         parts = (self.dataset, self.subset, self.split)
         return ", ".join(part for part in parts if part) if self.dataset else str(path)
+
+
+def source_names(sources: Sequence[Any]) -> list[str]:
+    """Returns the names of sources, or of records of them: their own, else source-1, source-2 and so on by place."""
+    return [source.name or f"source-{number}" for number, source in enumerate(sources, 1)]
 
 
 def check_delimiter(delimiter: str | None) -> None:
@@ -75,7 +92,7 @@ class PrepareRecipe:
     packing: PackingMode = "full-sentences"
     """full-sentences: a row may span documents; doc-sentences: it never does."""
     held_out_fraction: float = 0.01
-    """Fraction of the documents to hold out from training, chosen by a hash of their text."""
+    """Fraction of the documents to hold out from training, chosen by a hash of their text, or of their split_field."""
     slice_bytes: int = 32_000_000
     """Bytes of text in a slice, the unit of work; no row spans two slices."""
 
@@ -85,6 +102,11 @@ class PrepareRecipe:
             raise ValueError("held_out_fraction must be above 0 and below 1")
         if not self.sources:
             raise ValueError("no text: set corpus in a pipeline file, or [[recipe.sources]]")
+        name, count = Counter(source_names(self.sources)).most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"{count} sources are called {name!r}: give each a name of its own")
+        if all(source.held_out for source in self.sources):
+            raise ValueError("every source is held out, and none is left to train on: remove held_out from one of them")
         if self.slice_bytes < 1:
             raise ValueError("slice_bytes must be at least 1")
 

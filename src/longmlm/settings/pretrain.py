@@ -7,6 +7,7 @@ from typing import Literal
 
 from longmlm.settings.masking import HeldOut, Masking
 from longmlm.settings.tables import Unused
+from longmlm.settings.weights import Weight, check_weights
 
 MAX_BATCH_TOKENS = 100_000_000
 MAX_THREADS = 1024
@@ -84,6 +85,9 @@ class PretrainRecipe:
     without bf16. Parameters and optimizer stay fp32."""
     seed: int = 42
     """Seed of the row order, the masks and dropout."""
+    weights: dict[str, Weight] = field(default_factory=dict)
+    """By the names of sources: how often a row of the source is seen, relative to the others (1 if not named), or
+    `{ share = 0.3 }`, the source's share of the training tokens. By default every row is seen equally often."""
     masking: Masking = field(default_factory=Masking)
     held_out: HeldOut = field(default_factory=HeldOut)
 
@@ -97,6 +101,7 @@ class PretrainRecipe:
         if not self.max_gradient_norm > 0:
             raise ValueError("max_gradient_norm must be positive")
         check_regularisation(self.weight_decay, self.dropout)
+        check_weights(self.weights)
         if not 0 <= self.seed < 2**63:
             raise ValueError("seed must be at least 0 and below 2 ** 63")
         if min(self.warmup_steps, self.decay_steps) < 0 or self.warmup_steps + self.decay_steps > self.num_steps:
