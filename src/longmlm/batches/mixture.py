@@ -76,10 +76,10 @@ def mixture_of(weights: Mapping[str, Weight], sources: Mapping[str, tuple[int, i
     drawn = np.floor(exact).astype(np.int64)
     drawn[np.argsort(drawn - exact, kind="stable")[: BLOCK - drawn.sum()]] += 1
     if not drawn.all():
-        place = int(drawn.argmin())
+        place, name = int(drawn.argmin()), list(sources)[drawn.argmin()]
         raise DataError(
-            f"weights leave {list(sources)[place]} unseen, with {exact[place]:.2g} of each {BLOCK:,} rows: raise "
-            f"{numbers[place]:g} to {numbers[place] / exact[place]:.2g}, or hold the source out"
+            f"weights leave {name} unseen, with {exact[place]:.2g} of each {BLOCK:,} rows: raise weights.{name} from "
+            f"{numbers[place]:g} to {numbers[place] / exact[place]:.2g}"
         )
     fill = (drawn * num_tokens / num_rows).sum() / BLOCK / (num_tokens.sum() / num_rows.sum())
     return Mixture(tuple(sources), tuple(num_rows.tolist()), tuple(drawn.tolist()), float(fill))

@@ -72,7 +72,7 @@ class Tally:
         num_bins = len(bin_starts(self.base_positions, self.row_length))
         selected, correct = (tuple(counts.astype(int).tolist()) for counts in by_row[:2])
         parts = {
-            name: replace(self, by_bin=self.by_bin[:, own], rows_by_source={})
+            name: replace(self, by_bin=self.by_bin[:, own], by_offset=self.by_offset[:, own], rows_by_source={})
             for name, own in self.rows_by_source.items()
         }
         sources = {name: replace(part.measured, blocks=(), positions=()) for name, part in parts.items()}
