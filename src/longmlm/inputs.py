@@ -15,7 +15,7 @@ from longmlm.artifacts.evaluation import EVALUATION_FILES, Evaluation, read_eval
 from longmlm.artifacts.fine_tuned import fine_tuned_folder
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
-from longmlm.batches.mixture import mixture_of
+from longmlm.batches.sampling import mixture_of
 from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.sentences import check_language

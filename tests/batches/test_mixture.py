@@ -5,12 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.batches import mixture
-from longmlm.batches.mixture import BLOCK, Mixture, mixture_of
-from longmlm.batches.sampling import permuted
+from longmlm.batches import sampling
+from longmlm.batches.sampling import BLOCK, Mixture, mixture_of, permuted
 from longmlm.errors import DataError
-from longmlm.settings.pretrain import PretrainRecipe
-from longmlm.settings.weights import Weight
+from longmlm.settings.pretrain import PretrainRecipe, Weight
 
 SOURCES = {"novels": (5_000, 500_000), "laws": (700, 35_000), "letters": (123, 12_300)}  # rows and tokens
 FIRST = {"novels": 0, "laws": 5_000, "letters": 5_700}
@@ -28,14 +26,14 @@ def source_of(row_ids: np.ndarray) -> np.ndarray:
 
 
 def test_the_worked_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixture, "BLOCK", 10)
+    monkeypatch.setattr(sampling, "BLOCK", 10)
     both = mixed({"A": 1.0, "B": 5.0}, {"A": (6, 60), "B": (3, 30)})
     assert both.drawn == (3, 7)
-    values = permuted(np.arange(10), 10, 4, mixture.BLOCKS + 2)
+    values = permuted(np.arange(10), 10, 4, sampling.BLOCKS + 2)
     drawn = both.batch(20, 10, seed=4)
     for value, source, size, first, index, epoch in ((1, 0, 6, 0, 1, 1), (5, 1, 3, 6, 1, 5)):
         place = values.tolist().index(value)
-        number = (source + 1) * mixture.EPOCHS + epoch
+        number = (source + 1) * sampling.EPOCHS + epoch
         assert drawn.row_ids[place] == first + permuted(np.array([index]), size, 4, number).item()
         assert drawn.epochs[place] == epoch
 

@@ -12,7 +12,7 @@ from tokenizers import normalizers
 from longmlm.batches import sampling
 from longmlm.batches.collate import MlmBatch
 from longmlm.batches.masking import mask_row
-from longmlm.batches.mixture import mixture_of
+from longmlm.batches.sampling import mixture_of
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.data.row import Row
 from longmlm.data.rows import Rows, open_rows

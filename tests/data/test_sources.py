@@ -11,7 +11,7 @@ import pytest
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import SPLITS, RowsManifest, read_rows_manifest
-from longmlm.batches.mixture import mixture_of
+from longmlm.batches.sampling import mixture_of
 from longmlm.data.corpus import Document, check_splits, plan_slices, split_of, text_hash
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import open_rows

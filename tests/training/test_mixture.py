@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts.rows import read_rows_manifest
-from longmlm.batches.mixture import mixture_of
+from longmlm.batches.sampling import mixture_of
 from longmlm.errors import CheckpointError, DataError, TrainingError
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import PretrainConfig, Start

@@ -15,8 +15,7 @@ from torch.utils.data import Dataset
 from longmlm.artifacts.rows import check_rows_fit_positions
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
-from longmlm.batches.mixture import Mixture
-from longmlm.batches.sampling import global_batch, micro_batches, share_of_rank
+from longmlm.batches.sampling import Mixture, global_batch, micro_batches, share_of_rank
 from longmlm.data.row import Maskable
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary

@@ -8,11 +8,10 @@ from typing import Any, ClassVar, Literal, get_args
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig, Initialisation
 from longmlm.settings.prepare import PrepareConfig, source_names
-from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.pretrain import PretrainConfig, weights_problem
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.shipped import BUNDLED, bundled_resolved, is_same_path
 from longmlm.settings.tables import Table, merged, nested, table_at, with_arrays
-from longmlm.settings.weights import weights_problem
 
 OUTPUT_SETTINGS = (  # stage, the setting that holds its output path, the default folder name
     ("prepare", "output", "rows"),
