@@ -16,7 +16,7 @@ from longmlm.artifacts.fine_tuned import fine_tuned_folder
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
 from longmlm.batches.sampling import mixture_of
-from longmlm.data.corpus import check_splits, plan_slices
+from longmlm.data.corpus import check_fields, check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.sentences import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
@@ -132,13 +132,15 @@ def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
     for source in config.recipe.sources:
         check_language(source.language)
         check_source(source, config.output)
-        unused = {"text_field": source.text_field, "split_field": source.split_field}
-        if {kind_of(file) for file in files_of(source.files)} == {".txt"}:
-            for name in (name for name, value in unused.items() if value not in (None, TEXT_FIELD)):
+        files = files_of(source.files)
+        named = {"text_fields": source.text_fields, "text_field": source.text_field, "split_field": source.split_field}
+        if {kind_of(file) for file in files} == {".txt"}:
+            for setting in (setting for setting, value in named.items() if value not in (None, (), TEXT_FIELD)):
                 raise DataError(
-                    f"{name} = {unused[name]!r} has no effect, since files has only .txt files, whose whole text is a "
-                    f"document ({', '.join(source.files)}): remove it"
+                    f"{setting} = {named[setting]!r} has no effect, since files has only .txt or .md files, whose "
+                    f"whole text is a document ({', '.join(source.files)}): remove it"
                 )
+        check_fields(source, [str(file) for file in files])
 
 
 def check_source(source: Source, output: str) -> None:
@@ -149,7 +151,7 @@ def check_source(source: Source, output: str) -> None:
     kinds, folder = {kind_of(file) for file in files_of(source.files)}, Path(source.dataset or "")
     if source.delimiter is not None and ".csv" not in kinds:
         files = ", ".join(source.files)
-        raise DataError(f"delimiter has no effect, since files has no .csv file ({files}): remove it")
+        raise DataError(f"delimiter has no effect, since files has no .csv or .tsv file ({files}): remove it")
     if source.dataset and folder.is_dir():
         is_saved = any((folder / name).is_file() for name in SAVED)
         unused = {"revision": source.revision, "subset": source.subset if is_saved else None}

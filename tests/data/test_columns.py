@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
+from longmlm.data.corpus import plan_slices
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 from tests.support.corpora import all_fields, contents, records_of
@@ -20,10 +21,11 @@ TEXT_TYPES = [
     pa.dictionary(pa.int8(), pa.string()),
     pa.dictionary(pa.int32(), pa.large_string()),
 ]
+LIST_TYPES = [pa.list_, pa.large_list, pa.list_view, pa.large_list_view]
 OTHER_COLUMNS = {
     "binary": pa.array([b"text"]),
     "fixed": pa.array([b"text"], pa.binary(4)),
-    "list": pa.array([["text"]]),
+    "int32": pa.array([[1]], pa.list_(pa.int32())),
     "int64": pa.array([1]),
     "double": pa.array([1.5]),
     "bool": pa.array([True]),
@@ -69,7 +71,7 @@ def test_every_type_of_text_is_read_and_every_other_is_refused_by_name(tmp_path:
     for name in OTHER_COLUMNS.keys() - unknown_to_datasets:
         (tmp_path / name).mkdir()
         settings = written(tmp_path / name, kind, pa.table({"text": OTHER_COLUMNS[name], "label": ["a"]}))
-        for read in (texts_of, *([] if name == "list" else [fields_with])):  # a list of words, which a task may need
+        for read in (texts_of, fields_with):
             with pytest.raises(DataError, match=f"column 'text' holds .*{name}.*text_field"):
                 read(settings)
 
@@ -95,5 +97,30 @@ def test_a_name_with_a_dot_is_that_of_a_column_and_not_of_a_field_inside_one(tmp
     assert texts_of(settings, "meta.text") == TEXTS
     assert texts_of(settings, "text.x") == TEXTS[::-1]
     written(tmp_path, "parquet", pa.table({"meta": nested, "body": TEXTS}))
-    with pytest.raises(DataError, match=re.escape("has no column 'meta.text': set text_field to one of meta, body")):
-        texts_of(settings, "meta.text")
+    assert texts_of(settings, "meta.text") == ["inner"] * 2
+    for absent in ("meta.body", "body.text", "meta.text.x", "text"):
+        with pytest.raises(DataError, match=re.escape(f"no column '{absent}': set text_field to one of meta, body")):
+            texts_of(settings, absent)
+    with pytest.raises(DataError, match=r"'meta.n' holds int64"):
+        texts_of(settings, "meta.n")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_the_texts_of_a_list_are_joined_whatever_its_type_and_depth(tmp_path: Path, kind: str) -> None:
+    parts = [["The lake", None, "", "was calm."], [], None, ["湖水"]]
+    for number, list_type in enumerate(LIST_TYPES if kind == "parquet" else LIST_TYPES[:2]):  # `datasets` has no views
+        (tmp_path / str(number)).mkdir()
+        turns = pa.array(parts, list_type(TEXT_TYPES[number]))
+        nested = pa.array([{"turns": [{"text": one, "n": 1} for one in some or ()]} for some in parts])
+        settings = written(tmp_path / str(number), kind, pa.table({"turns": turns, "talk": nested}))
+        expected = ["The lake\n\nwas calm.", ("empty",), ("null",), "湖水"]
+        assert texts_of(settings, "turns") == expected
+        assert texts_of(settings, "talk.turns.text") == [one if one != ("null",) else ("empty",) for one in expected]
+
+
+def test_of_a_nested_column_only_the_named_part_is_read(tmp_path: Path) -> None:
+    articles = pa.array([{"body": text, "raw": "x" * 100_000} for text in TEXTS])
+    settings = written(tmp_path, "parquet", pa.table({"article": articles}))
+    (spans,) = plan_slices([Source(**settings, text_field="article.body")], 1 << 40)
+    assert texts_of(settings, "article.body") == TEXTS
+    assert sum(span.size for span in spans) < 1_000

@@ -19,12 +19,14 @@ def test_files_compressed_in_several_parts_are_read_to_their_end(tmp_path: Path)
     skippable = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
     (tmp_path / "parts.jsonl.gz").write_bytes(b"".join(map(gzip.compress, parts)))
     (tmp_path / "parts.jsonl.zst").write_bytes(skippable + b"".join(compressed(part, ".zst") for part in parts))
-    for name in ("parts.jsonl.gz", "parts.jsonl.zst"):
+    for ending in (".bz2", ".xz"):
+        (tmp_path / f"parts.jsonl{ending}").write_bytes(b"".join(compressed(part, ending) for part in parts))
+    for name in ("parts.jsonl.gz", "parts.jsonl.bz2", "parts.jsonl.xz", "parts.jsonl.zst"):
         assert texts_of(tmp_path / name) == TEXTS * 50
         assert count_bytes(tmp_path / name) == len(whole)
 
 
-@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("ending", ["", ".gz", ".bz2", ".xz", ".zst"])
 def test_lines_are_read_from_any_offset(tmp_path: Path, ending: str) -> None:
     path, content = tmp_path / f"lines.jsonl{ending}", os.urandom(3_000_000) + b"\n"
     path.write_bytes(compressed(content, ending) if ending else content)

@@ -38,13 +38,14 @@ BROKEN = {
     b"null": "not a JSON object",
     b'{"text": 7}': "field 'text' is not text",
     b'{"text": null}': "null",
-    b'{"text": ["a"]}': "field 'text' is not text",
+    b'{"text": ["a", 7]}': "field 'text' is not text",
+    b'{"text": [null, ""]}': "empty",
     b'{"text": ""}': "empty",
     b'{"text": " \\n\\t\\u3000 "}': "empty",
 }
 
 
-@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("ending", ["", ".gz", ".bz2", ".xz", ".zst"])
 def test_a_broken_record_is_set_aside_with_its_offset_and_reason_and_its_neighbours_survive(
     tmp_path: Path, ending: str
 ) -> None:
@@ -144,8 +145,8 @@ def test_a_path_that_reads_like_a_glob_names_its_file(tmp_path: Path) -> None:
         (["a.jsonl", "b.jsonl", "README.md"], "write {folder}/*.jsonl"),
         (["a.v2.jsonl.gz", "deep/er/b.txt", "c.parquet.gz"], "write {folder}/**/*.jsonl.gz and {folder}/**/*.txt"),
         (["state.json", "data-00000-of-00001.arrow"], "set dataset and split"),
-        (["a.pdf"], "it has no .txt, .jsonl, .csv, .parquet file"),
-        ([], "it has no .txt, .jsonl, .csv, .parquet file"),
+        (["a.pdf"], "it has no .txt, .md, .jsonl, .ndjson, .json, .csv, .tsv, .parquet file"),
+        ([], "it has no .txt, .md, .jsonl, .ndjson, .json, .csv, .tsv, .parquet file"),
     ],
 )
 def test_a_folder_is_refused_with_what_to_write(tmp_path: Path, files: list[str], remedy: str) -> None:

@@ -1,9 +1,11 @@
 """A text is the same whichever format it is in; what is wrong with other fields of its record does not cost it."""
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,9 +62,9 @@ TEXTS = {
 }
 
 
-def csv_bytes(end: str, quoting: int) -> bytes:
+def csv_bytes(end: str, quoting: int, delimiter: str = ",") -> bytes:
     file = io.StringIO(newline="")
-    writer = csv.writer(file, lineterminator=end, quoting=quoting)
+    writer = csv.writer(file, lineterminator=end, quoting=quoting, delimiter=delimiter)
     writer.writerows([["label", "text"], *(["a", text] for text in TEXTS.values())])
     return file.getvalue().encode()
 
@@ -70,6 +72,11 @@ def csv_bytes(end: str, quoting: int) -> bytes:
 def json_bytes(end: str, ensure_ascii: bool) -> bytes:
     lines = [json.dumps({"label": "a", "text": text}, ensure_ascii=ensure_ascii) + end for text in TEXTS.values()]
     return "".join(lines).encode()
+
+
+def array_bytes(indent: int | None = None) -> bytes:
+    objects = [{"label": "a", "text": text} for text in TEXTS.values()]
+    return json.dumps(objects, ensure_ascii=False, indent=indent).encode()
 
 
 def parquet_bytes() -> bytes:
@@ -82,21 +89,26 @@ FILES: dict[str, Callable[[], bytes]] = {
     "utf8.jsonl": lambda: json_bytes("\n", ensure_ascii=False),
     "ascii.jsonl": lambda: MARK.encode() + json_bytes("\r\n", ensure_ascii=True),
     "a.jsonl.gz": lambda: gzip.compress(json_bytes("\n", ensure_ascii=False)),
+    "a.ndjson.bz2": lambda: bz2.compress(json_bytes("\n", ensure_ascii=False)),
+    "array.json": lambda: MARK.encode() + array_bytes(),
+    "indented.json.xz": lambda: lzma.compress(array_bytes(indent=2)),
+    "lines.json": lambda: json_bytes("\n", ensure_ascii=True),
+    "a.tsv": lambda: csv_bytes("\r\n", csv.QUOTE_MINIMAL, "\t"),
     "a.jsonl.zst": lambda: zstd.compress(json_bytes("\n", ensure_ascii=False)),
     "minimal.csv": lambda: csv_bytes("\r\n", csv.QUOTE_MINIMAL),
     "quoted.csv": lambda: MARK.encode() + csv_bytes("\n", csv.QUOTE_ALL),
     "a.csv.gz": lambda: gzip.compress(csv_bytes("\n", csv.QUOTE_NONNUMERIC)),
     "a.parquet": parquet_bytes,
 }
-DATASETS = ("saved", "quoted.csv", "utf8.jsonl", "a.parquet")
+DATASETS = ("saved", "quoted.csv", "utf8.jsonl", "array.json", "a.tsv", "a.parquet")
 
 
 def source_of(name: str, folder: Path) -> dict:
     """Returns the settings of a source with all texts, written into the folder."""
     kind, _, name = name.rpartition(" of ")
-    if name == ".txt":
+    if name in (".txt", ".md"):
         for number, text in enumerate(TEXTS.values()):
-            (folder / f"{number:02}.txt").write_bytes(text.encode())
+            (folder / f"{number:02}{name}").write_bytes(text.encode())
         return {"files": (f"{folder}/*",)}
     if name == "saved":
         datasets.Dataset.from_dict({"label": ["a"] * len(TEXTS), "text": [*TEXTS.values()]}).save_to_disk(folder)
@@ -105,7 +117,7 @@ def source_of(name: str, folder: Path) -> dict:
     return {"dataset": str(folder)} if kind else {"files": (f"{folder}/*",)}
 
 
-@pytest.fixture(params=[*FILES, ".txt", *(f"dataset of {name}" for name in DATASETS)])
+@pytest.fixture(params=[*FILES, ".txt", ".md", *(f"dataset of {name}" for name in DATASETS)])
 def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "corpus").mkdir()
@@ -116,7 +128,7 @@ def test_a_text_is_the_same_in_every_format_alone_and_among_all_fields(source: d
     one = Source(**source, split="train" if "dataset" in source else None)
     found = contents(records_of(sources=[one], slice_bytes=10_000))
     assert dict(zip(TEXTS, found, strict=True)) == {name: text.lstrip(MARK) for name, text in TEXTS.items()}
-    if not one.files or files_of(one.files)[0].suffix != ".txt":  # which has no fields
+    if not one.files or files_of(one.files)[0].suffix not in (".txt", ".md"):  # which has no fields
         assert dict(zip(TEXTS, [fields["text"] for fields in all_fields(one)], strict=True)) == TEXTS
 
 

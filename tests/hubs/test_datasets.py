@@ -1,6 +1,7 @@
 """Data sets on a hub, pinned to a commit, and in local folders; errors are one line."""
 
 import dataclasses
+import gzip
 import io
 import json
 import re
@@ -16,6 +17,8 @@ from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
 from longmlm.data.engine import pin_sources, prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
+from longmlm.hubs.datasets import arrow_files, shards_of
+from longmlm.hubs.storage import located
 from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.hub import Hub
 from tests.support.loopback import CUT, Fault
@@ -31,6 +34,7 @@ def parquet(texts: list[str]) -> bytes:
     return file.getvalue()
 
 
+CARD = b"---\nconfigs:\n- config_name: default\n  data_files: train.csv\n  names: [text]\n  sep: '|'\n---\n"
 FILES = {
     "README.md": b"---\nlicense: cc0-1.0\n---\n",
     "data/train-00000-of-00002.parquet": parquet(TEXTS[:40]),
@@ -147,25 +151,70 @@ def test_rows_of_a_folder_depend_on_its_content(local: Path, tmp_path: Path) -> 
         prepare_rows(recipe, vocabulary, tmp_path / "rows")
 
 
-def test_what_is_set_aside_of_a_dataset_names_the_dataset_and_the_record(hub: Hub) -> None:
+def test_what_is_set_aside_of_a_dataset_names_its_file_and_the_record(hub: Hub) -> None:
     texts = [[*TEXTS[:3], "", *TEXTS[4:40]], [*TEXTS[:9], None, *TEXTS[10:]]]
     names = [f"train-0000{part}-of-00002.parquet" for part in range(2)]
     commit = hub.repository("datasets/owner/gaps").commit(
         {"README.md": b"", **{name: parquet(part) for name, part in zip(names, texts, strict=True)}}
     )
     source = Source(dataset="owner/gaps", revision=commit, split="train", text_field="body")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("datasets.config.MAX_SHARD_SIZE", 1_000)  # several files in the cache
-        slices = plan_slices([source], 3_000)
-    assert len({span.path for spans in slices for span in spans}) > 1
-    records = [record for spans in slices for record in read_slice(spans, [source])]
-    assert [record.origin for record in records] == [f"owner/gaps, train:{number}" for number in range(len(records))]
-    assert [record.origin for record in records if isinstance(record, SetAside)] == [
-        "owner/gaps, train:3",
-        "owner/gaps, train:49",
+    records = [record for spans in plan_slices([source], 3_000) for record in read_slice(spans, [source])]
+    assert [record.origin for record in records] == [
+        f"hf://datasets/owner/gaps@{commit}/{name}:{number}"
+        for name, part in zip(names, texts, strict=True)
+        for number in range(len(part))
     ]
-    with pytest.raises(DataError, match="^owner/gaps, train.*'text'.*text_field.*n, body"):
+    assert [number for number, record in enumerate(records) if isinstance(record, SetAside)] == [3, 49]
+    with pytest.raises(DataError, match="owner/gaps.*'text'.*text_field.*n, body"):
         plan_slices([dataclasses.replace(source, text_field="text")], 3_000)
+
+
+def lines(texts: list[str]) -> bytes:
+    return "".join(json.dumps({"body": text}) + "\n" for text in texts).encode()
+
+
+SHARDS = {
+    "jsonl": lines,
+    "jsonl.gz": lambda texts: gzip.compress(lines(texts)),
+    "json": lambda texts: json.dumps([{"body": text} for text in texts]).encode(),
+    "tsv": lambda texts: "\n".join(["n\tbody", *(f"1\t{text}" for text in texts)]).encode(),
+    "parquet": parquet,
+}
+
+
+@pytest.mark.parametrize("ending", SHARDS)
+def test_a_slice_is_read_from_its_own_shard_alone_and_planned_without_it(hub: Hub, ending: str) -> None:
+    names = [f"train-0000{part}-of-00003.{ending}" for part in range(3)]
+    content = {name: SHARDS[ending](TEXTS[part:12:3]) for part, name in enumerate(names)}
+    commit = hub.repository("datasets/owner/shards").commit({"README.md": b"", **content})
+    sources = [Source(dataset="owner/shards", revision=commit, split="train", text_field="body")]
+    assert [located(name).stat().st_size for name in shards_of(sources[0])] == [*map(len, content.values())]
+    hub.sent.clear()
+    slices = plan_slices(sources, 300)
+    is_read = ending in ("jsonl", "parquet")  # its beginning, or the number of its records at its end
+    assert {path.rpartition("/")[2] for path, *_ in hub.sent} == ({*names} if is_read else set())
+    assert len(slices) == 3 if ending in ("jsonl.gz", "json", "tsv") else len(slices) >= 12
+    hub.sent.clear()
+    last = [record.text for record in read_slice(slices[-1], sources) if isinstance(record, Document)]
+    assert set(last) <= {*TEXTS[2:12:3]} and last
+    assert {path.rpartition("/")[2] for path, *_ in hub.sent} == {names[2]}
+    texts = [record.text for spans in slices for record in read_slice(spans, sources)]
+    assert texts == [text for part in range(3) for text in TEXTS[part:12:3]]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train.txt": "\n".join(TEXTS).encode()},
+        {"train.csv": "\n".join(TEXTS).encode(), "README.md": CARD},
+    ],
+)
+def test_a_format_or_an_option_that_only_datasets_reads_is_converted(hub: Hub, files: dict[str, bytes]) -> None:
+    commit = hub.repository("datasets/owner/lines").commit({"README.md": b"", **files})
+    source = Source(dataset="owner/lines", revision=commit, split="train")
+    assert shards_of(source, may_convert=False) == []
+    (spans,) = plan_slices([source], 1 << 40)
+    assert [record.text for record in read_slice(spans, [source]) if isinstance(record, Document)] == TEXTS
 
 
 def test_texts_of_csv_files_are_never_taken_for_missing_ones(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +226,7 @@ def test_texts_of_csv_files_are_never_taken_for_missing_ones(hub: Hub, monkeypat
         (spans,) = plan_slices([source], 9_000)
         texts = [record.text for record in read_slice(spans, [source]) if isinstance(record, Document)]
         assert texts == ["null", "NA", "calm"]
+        arrow_files(source)  # makes the copy that is read where the hub cannot be reached
 
 
 def test_folder_without_a_data_set_is_named_in_one_line(tmp_path: Path) -> None:

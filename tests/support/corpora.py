@@ -1,7 +1,9 @@
 """Files of a corpus, and the records and texts that are read from them."""
 
+import bz2
 import gzip
 import json
+import lzma
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,10 @@ def compressed(content: bytes, ending: str) -> bytes:
     match ending:
         case ".gz":
             return gzip.compress(content)
+        case ".bz2":
+            return bz2.compress(content)
+        case ".xz":
+            return lzma.compress(content)
         case ".zst":
             return zstd.compress(content)
         case _:

@@ -86,13 +86,15 @@ def listening(server: Server, respond: Callable[[Request], Response]) -> Iterato
                 self.send(said, is_cut=fault is not None and fault.status == CUT)
 
         def send(self, said: Response, is_cut: bool) -> None:
-            """Sends the response, or the rest of it from the first byte of the requested range."""
+            """Sends the response, or the requested range of it."""
             whole = said.content if isinstance(said.content, bytes) else json.dumps(said.content).encode()
-            first = int((re.match(r"bytes=(\d+)-", self.headers.get("Range", "")) or [0, 0])[1])
+            size, asked = len(whole), re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+            first = int(asked[1]) if asked else 0
+            whole = whole[: int(asked[2]) + 1] if asked and asked[2] else whole
             headers = {**said.headers, "Content-Length": str(len(whole) - first)}
-            if first:
-                headers["Content-Range"] = f"bytes {first}-{len(whole) - 1}/{len(whole)}"
-            self.send_response(206 if first else said.status)
+            if asked:
+                headers["Content-Range"] = f"bytes {first}-{len(whole) - 1}/{size}"
+            self.send_response(206 if asked else said.status)
             for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
-from longmlm.settings.prepare import PackingMode, source_names
+from longmlm.settings.prepare import COMPRESSED, PackingMode, source_names
 
 RECIPE_VERSION = 3
 Split = Literal["train", "held_out"]
@@ -18,10 +18,11 @@ NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file that rows were made of."""
+    """A file that rows were made of; `version` is what remote storage called this content, such as an ETag."""
 
     path: str
     sha256: str
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class SourceRecord:
 
     name: str | None = None
     text_field: str = "text"
+    text_fields: tuple[str, ...] = ()
     delimiter: str | None = None
     language: str = "en"
     held_out: bool = False
@@ -50,13 +52,13 @@ class SourceRecord:
     def without_names(self) -> Self:
         """Returns the source with only what decides how its files are read in place of their paths: the suffixes."""
         dataset = self.dataset if self.commit or not self.dataset else ""
-        files = tuple(replace(file, path=_suffixes(file.path)) for file in self.files)
+        files = tuple(replace(file, path=_suffixes(file.path), version=None) for file in self.files)
         return replace(self, dataset=dataset, files=files)
 
 
 def _suffixes(path: str) -> str:
     name = Path(path)
-    return "".join(name.suffixes[-2:]) if name.suffix in (".gz", ".zst") else name.suffix
+    return "".join(name.suffixes[-2:]) if name.suffix in COMPRESSED else name.suffix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,12 +239,16 @@ class FileStamp(SourceFile):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkPlan(Artifact):
-    """plan.json of unfinished rows: finished slices are kept for a run with the same plan and unchanged files."""
+    """plan.json of unfinished rows: finished slices are kept for a run with the same plan and unchanged files.
+
+    `slices_sha256` covers where the slices begin and end.
+    """
 
     FILE: ClassVar[str] = "plan.json"
 
     plan: RowsPlan
     files: tuple[FileStamp, ...]
+    slices_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

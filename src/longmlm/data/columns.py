@@ -1,36 +1,43 @@
 """Columns of Parquet and Arrow files: the text of each record, or all of its fields."""
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from longmlm.data.files import CHUNK_BYTES, Extent, Span
+from longmlm.data.files import CHUNK_BYTES, Extent, Span, open_bytes
 from longmlm.data.texts import BAD_ENCODING, Fields, Unreadable
 from longmlm.errors import DataError
+from longmlm.hubs.storage import AnyPath, located
 from longmlm.settings.prepare import Source
 
 BATCH_BYTES = 8_000_000
 BATCH_RECORDS = 1_000
 MAX_NAME = 40  # characters of a column's name in a message
+LIST_PART = re.compile(r"\.list\.\w+")  # of the path of a column in a Parquet file, whose users name the list alone
+TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+LIST_TYPES = (
+    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+    *(pa.types.is_list_view, pa.types.is_large_list_view),
+)
 
 ClassNames = list[str] | dict[str, Any]  # names by number, or those of the fields of a record
 
 
-def extent_of_table(path: Path, source: Source) -> Extent:
+def extent_of_table(path: AnyPath, source: Source) -> Extent:
     """Returns the number of records; raises DataError if there is no column of text."""
     if path.suffix == ".parquet":
-        with _parquet_file(path, source.text_field) as file:
-            check_split_column(str(path), source, file.schema_arrow.names)
-            return Extent(file.metadata.num_rows, _record_bytes(file, source.text_field))
+        with _parquet_file(path, source) as file:
+            return Extent(file.metadata.num_rows, _record_bytes(file, source.fields))
     table = _arrow_table(path, source)
-    check_split_column(source.name_of(path), source, table.schema.names)
-    return Extent(len(table), max(1, table.column(source.text_field).nbytes) / max(1, len(table)))
+    num_bytes = table.select(_columns_of(source.fields, table.schema.names)).nbytes
+    return Extent(len(table), max(1, num_bytes) / max(1, len(table)))
 
 
 def fields_of_table(span: Span, source: Source, only_text: bool) -> Iterator[tuple[int, Fields]]:
@@ -39,29 +46,41 @@ def fields_of_table(span: Span, source: Source, only_text: bool) -> Iterator[tup
     The number of a class becomes its name, where a dataset has names. Raises DataError without a column of text or,
     where all fields are read, of lists of words.
     """
-    path, columns = Path(span.path), [*filter(None, (source.text_field, source.split_field))] if only_text else None
+    path, fields = located(span.path), source.read_fields if only_text else ()
     if path.suffix == ".parquet":
-        with _parquet_file(path, source.text_field, has_words=not only_text) as file:
-            yield from _table_fields(_parquet_batches(file, span, columns), file.schema_arrow, span.start)
+        with _parquet_file(path, source) as file:
+            yield from _table_fields(_parquet_batches(file, span, fields), file.schema_arrow, span.start)
     else:
-        table = _arrow_table(path, source, has_words=not only_text)
-        part = table.select(columns) if columns else table
+        table = _arrow_table(path, source)
+        part = table.select(_columns_of(fields, table.schema.names)) if fields else table
         part = part[span.start : span.end]
         yield from _table_fields(
             part.to_batches(_batch_records(part.nbytes / max(1, len(part)))), table.schema, span.start
         )
 
 
-def _parquet_file(path: Path, field: str, has_words: bool = False) -> pq.ParquetFile:
-    file = pq.ParquetFile(path, buffer_size=CHUNK_BYTES)
-    _check_text_column(str(path), field, file.schema_arrow, has_words)
+def _parquet_file(path: AnyPath, source: Source) -> pq.ParquetFile:
+    file = pq.ParquetFile(cast(Any, path if isinstance(path, Path) else open_bytes(path)), buffer_size=CHUNK_BYTES)
+    _check_text_columns(str(path), source, file.schema_arrow)
     return file
 
 
-def _record_bytes(file: pq.ParquetFile, field: str) -> float:
+def _columns_of(fields: Sequence[str], paths: Iterable[str]) -> list[str]:
+    """Returns the columns, by their paths in the file, that hold the fields or parts of them, or that hold them."""
+    names = {path: f"{LIST_PART.sub('', path)}." for path in paths}
+    wanted = [f"{field}." for field in fields]
+    return [
+        path
+        for path, name in names.items()
+        if any(name.startswith(field) or field.startswith(name) for field in wanted)
+    ]
+
+
+def _record_bytes(file: pq.ParquetFile, fields: Sequence[str]) -> float:
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     columns = [group.column(index) for group in groups for index in range(group.num_columns)]
-    num_bytes = sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
+    read = {*_columns_of(fields, [column.path_in_schema for column in columns])}
+    num_bytes = sum(column.total_uncompressed_size for column in columns if column.path_in_schema in read)
     return max(1, num_bytes) / max(1, file.metadata.num_rows)
 
 
@@ -70,12 +89,14 @@ def _batch_records(record_bytes: float) -> int:
     return max(1, min(BATCH_RECORDS, int(BATCH_BYTES / max(1, record_bytes))))
 
 
-def _parquet_batches(file: pq.ParquetFile, span: Span, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-    """Yields the records of a span; only row groups with some of them are read."""
+def _parquet_batches(file: pq.ParquetFile, span: Span, fields: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields the records of a span with these fields, or all; only row groups with some of them are read."""
     ends = [*accumulate(file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups))]
     first, last = bisect_right(ends, span.start), bisect_left(ends, span.end)
     begin = ends[first - 1] if first else 0
-    num_records = _batch_records(_record_bytes(file, columns[0])) if columns else BATCH_RECORDS
+    num_records = _batch_records(_record_bytes(file, fields)) if fields else BATCH_RECORDS
+    paths = [file.schema.column(index).path for index in range(len(file.schema))]
+    columns = _columns_of(fields, paths) if fields else None
     groups = [*range(first, min(last + 1, len(ends)))]
     for batch in file.iter_batches(num_records, row_groups=groups, columns=columns):
         yield batch[max(0, span.start - begin) : max(0, span.end - begin)]
@@ -84,9 +105,9 @@ def _parquet_batches(file: pq.ParquetFile, span: Span, columns: list[str] | None
             break
 
 
-def _arrow_table(path: Path, source: Source, has_words: bool = False) -> pa.Table:
+def _arrow_table(path: AnyPath, source: Source) -> pa.Table:
     table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
-    _check_text_column(source.name_of(path), source.text_field, table.schema, has_words)
+    _check_text_columns(source.name_of(str(path)), source, table.schema)
     return table
 
 
@@ -163,17 +184,38 @@ def _named(value: Any, names: ClassNames | None) -> Any:
     return value | {name: _named(value[name], inner) for name, inner in names.items() if name in value}
 
 
-def _check_text_column(name: str, field: str, schema: pa.Schema, has_words: bool = False) -> None:
-    """Raises DataError if there is no column of text or, with `has_words`, of lists of words."""
-    check_column(name, field, schema.names)
-    kind = schema.field(field).type
-    if has_words and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+def _check_text_columns(name: str, source: Source, schema: pa.Schema) -> None:
+    """Raises DataError unless each field of the source is a column, or a field in one, of text or of lists of text.
+
+    So does a split_field that is neither.
+    """
+    columns = pa.struct([(one.name, one.type) for one in schema])
+    if source.split_field and _type_at(columns, source.split_field) is None:
+        check_split_column(name, source, schema.names)
+    for field in source.fields:
+        kind = _type_at(columns, field)
+        if kind is None or schema.names.count(field) > 1:
+            check_column(name, field, schema.names)
+        if kind is None or not any(is_text(kind) for is_text in TEXT_TYPES):
+            raise DataError(
+                f"{name}: column {field!r} holds {kind}, not text: set text_field to a column of text, or convert "
+                "this one"
+            )
+
+
+def _type_at(kind: pa.DataType, field: str) -> pa.DataType | None:
+    """Returns the type of a field, or of one inside others, as `value_at` finds it; that of the items of lists."""
+    while pa.types.is_dictionary(kind) or any(is_list(kind) for is_list in LIST_TYPES):
         kind = kind.value_type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        raise DataError(
-            f"{name}: column {field!r} holds {kind}, not text: set text_field to a column of text, or convert this one"
-        )
+    if not field:
+        return kind
+    if not pa.types.is_struct(kind):
+        return None
+    names = [one.name for one in kind]
+    for end in (len(field), *(at for at, sign in enumerate(field) if sign == ".")):
+        if field[:end] in names and (found := _type_at(kind[names.index(field[:end])].type, field[end + 1 :])):
+            return found
+    return None
 
 
 def check_column(name: str, field: str, names: list[str], other_remedy: str = "") -> None:

@@ -6,19 +6,22 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 from longmlm.artifacts.rows import SPLITS, Split
-from longmlm.data.files import Span, files_of, readable
+from longmlm.data.files import Span, files_of, kind_of, readable
 from longmlm.data.foreign_content import UTF16, is_utf16, remedy_of
-from longmlm.data.records import TO_SPLIT_BY, extent_of, fields_of_objects, records_of
-from longmlm.data.texts import BYTE_ORDER_MARK, Unreadable
+from longmlm.data.records import extent_of, fields_of, records_of
+from longmlm.data.texts import BYTE_ORDER_MARK, Absent, Unreadable, value_at
 from longmlm.errors import DataError
 from longmlm.folders import write_text
-from longmlm.hubs.datasets import arrow_files
+from longmlm.hubs.datasets import shards_of
+from longmlm.hubs.storage import AnyPath, located
 from longmlm.settings.prepare import PrepareRecipe, Source
 
 MARK = BYTE_ORDER_MARK.decode()
+SAMPLED_FILES, SAMPLED_RECORDS, SAMPLED_BYTES = 10, 1_000, 8_000_000  # of a source, and of each of these files
 HASHES = 2**64  # how many values text_hash can take
 
 
@@ -52,6 +55,11 @@ def slice_bytes(spans: Slice) -> int:
     return sum(span.size for span in spans)
 
 
+def paths_of(source: Source) -> list[AnyPath]:
+    """Returns the files of a source, or those that a split of its dataset is read from."""
+    return [*map(located, shards_of(source))] if source.dataset else files_of(source.files)
+
+
 def plan_slices(sources: Sequence[Source], slice_bytes: int) -> list[Slice]:
     """Cuts the sources, in order, into slices of about `slice_bytes`: a large file gives several, small ones share."""
     slices: list[Slice] = []
@@ -59,7 +67,7 @@ def plan_slices(sources: Sequence[Source], slice_bytes: int) -> list[Slice]:
     room = slice_bytes
     for number, source in enumerate(sources):
         first = 0
-        for path in arrow_files(source) if source.dataset else files_of(source.files):
+        for path in paths_of(source):
             with readable(path):
                 extent, start = extent_of(path, source), 0
                 while start < extent.length:
@@ -72,7 +80,7 @@ def plan_slices(sources: Sequence[Source], slice_bytes: int) -> list[Slice]:
                     if room <= 0:
                         slices.append(tuple(spans))
                         spans, room = [], slice_bytes
-            first += extent.length if source.dataset else 0
+            first += extent.length if kind_of(path) == ".arrow" else 0
     return [*slices, tuple(spans)] if spans else slices
 
 
@@ -83,7 +91,7 @@ def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | S
     """
     for span in spans:
         source = sources[span.source]
-        name = source.name_of(Path(span.path))
+        name = source.name_of(span.path)
         with readable(span.path):
             for offset, text, group in records_of(span, source):
                 is_readable = isinstance(text, Unreadable) or not is_utf16(text)
@@ -101,9 +109,35 @@ def document_of(text: str | Unreadable, origin: str, source: int, group: str | N
     return Document(text, origin, source, group)
 
 
+def check_fields(source: Source, paths: Sequence[str]) -> None:
+    """Raises DataError for a field that no record has among the first ones of ten JSON files, spread over the source.
+
+    A table has columns, which are checked when it is opened.
+    """
+    paths = [path for path in paths if kind_of(located(path)) in (".jsonl", ".json")]
+    missing, known = source.read_fields, dict[str, None]()
+    for path in paths[:: -(-len(paths) // SAMPLED_FILES) or 1]:
+        with readable(path):
+            for offset, fields in islice(fields_of(located(path), source), SAMPLED_RECORDS):
+                if isinstance(fields, dict):
+                    known |= dict.fromkeys(fields)
+                    missing = [name for name in missing if isinstance(value_at(fields, name), Absent)]
+                if not missing or offset > SAMPLED_BYTES:
+                    break
+        if not missing:
+            return
+    if known:
+        of_text, place = "text_fields" if source.text_fields else "text_field", source.name_of(", ".join(source.files))
+        setting = of_text if missing[0] in source.fields else "split_field"
+        names = ", ".join(map(repr, known))
+        raise DataError(f"no record of {place} has the field {missing[0]!r}: set {setting} to some of {names}")
+
+
 def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
     """Raises DataError when a split would have no documents; reads only until there is one of each split."""
     fraction, reasons = recipe.held_out_fraction, Counter[str]()
+    for number, source in enumerate(recipe.sources):
+        check_fields(source, [*dict.fromkeys(span.path for spans in slices for span in spans if span.source == number)])
     num_documents, lowest, highest, found = 0, HASHES, 0, set[Split]()
     for record in (record for spans in slices for record in read_slice(spans, recipe.sources)):
         if isinstance(record, SetAside):
@@ -119,10 +153,6 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
         counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
         [(commonest, _)] = reasons.most_common(1) or [("no records", 0)]
         remedy = remedy_of(commonest, recipe.sources[0].language)
-        files = [file for source in recipe.sources for file in files_of(source.files)]
-        if commonest.startswith("no field") and files and (names := fields_of_objects(files[0])):
-            setting = "split_field" if commonest.endswith(TO_SPLIT_BY) else "text_field"
-            remedy = f"set {setting} to one of {', '.join(map(repr, names))}"
         which = "sources that are not held out" if found else "sources"
         raise DataError(f"the {which} hold no document ({counted or commonest}): {remedy}")
     if lowest == highest and not any(source.held_out for source in recipe.sources):

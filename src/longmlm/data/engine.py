@@ -1,10 +1,11 @@
 """Preparation of rows: a plan of all that they depend on, slices packed by an executor, and the sealed folder."""
 
 import functools
+import hashlib
 import operator
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,17 @@ from longmlm.artifacts.rows import (
 )
 from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.executor import run_slices
-from longmlm.data.files import SET_ASIDE, files_of
+from longmlm.data.files import SET_ASIDE, files_of, readable
 from longmlm.data.rows import token_bytes
 from longmlm.data.sentences import bytes_per_token, check_language
 from longmlm.data.slices import CONTENT, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, UserError, counted
 from longmlm.folders import sha256_of
+from longmlm.hubs import storage
 from longmlm.hubs.datasets import commit_of, is_local, source_files
 from longmlm.hubs.models import tokenizer_sha256
+from longmlm.hubs.storage import AnyPath, located, version_of
 from longmlm.processes import exclusive_lock
 from longmlm.progress import message
 from longmlm.settings.prepare import PrepareRecipe, Source
@@ -56,6 +59,8 @@ def prepare_rows(
     work, sources = plan_rows(recipe, vocabulary.fingerprint, _previous_plan(output))
     if not output.exists():
         job = SliceJob(recipe, vocabulary, tuple(plan_slices(sources, recipe.slice_bytes)), partial_of(output))
+        cuts = [[(span.start, span.end, span.source, span.size) for span in spans] for spans in job.slices]
+        work = replace(work, slices_sha256=hashlib.sha256(repr(cuts).encode()).hexdigest())
         check_splits(recipe, job.slices)
         check_temporary(job.folder)
         with exclusive_lock(job.folder):
@@ -81,16 +86,17 @@ def plan_rows(
     DataError for sources that cannot be used.
     """
     sources = pin_sources(recipe.sources, earlier.sources if earlier else ())
+    known = {file.path: file for source in (earlier.sources if earlier else ()) for file in source.files}
     records: list[SourceRecord] = []
     stamps: list[FileStamp] = []
     for configured, source in zip(recipe.sources, sources, strict=True):
         files = [] if _is_on_hub(source) else source_files(source) if source.dataset else files_of(source.files)
-        stamped = [_stamp(path) for path in files]
+        stamped = [_stamp(path, known) for path in files]
         stamps += stamped
         # all fields are passed on, so that one which the plan does not record is an error
         fields: dict[str, Any] = asdict(configured)  # Any: fields of many types; also below
         fields["commit"] = source.revision if _is_on_hub(source) else None
-        fields["files"] = tuple(SourceFile(path=stamp.path, sha256=stamp.sha256) for stamp in stamped)
+        fields["files"] = tuple(SourceFile(path=one.path, sha256=one.sha256, version=one.version) for one in stamped)
         records.append(SourceRecord(**fields))
     settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}  # Any: as above
     hashes = {"tokenizer_sha256": tokenizer_sha256(recipe.tokenizer), "tokenizer_fingerprint": tokenizer_fingerprint}
@@ -127,22 +133,35 @@ def _previous_plan(output: Path) -> RowsPlan | None:
     return None
 
 
-def _stamp(path: Path) -> FileStamp:
-    status = path.stat()  # before the content, so that a later change shows
-    size, mtime_ns = status.st_size, status.st_mtime_ns
-    return FileStamp(path=str(path), sha256=_sha256_of(path, size, mtime_ns), bytes=size, mtime_ns=mtime_ns)
+def _stamp(path: AnyPath, known: Mapping[str, SourceFile]) -> FileStamp:
+    """Returns a file as it is now; a remote one is not read if its version is known, or its SHA-256 to its server."""
+    if isinstance(path, Path):
+        status = path.stat()  # before the content, so that a later change shows
+        size, mtime_ns = status.st_size, status.st_mtime_ns
+        return FileStamp(path=str(path), sha256=_sha256_of(path, size, mtime_ns), bytes=size, mtime_ns=mtime_ns)
+    with readable(path):
+        size, version, sha256 = version_of(path)
+        earlier = known.get(str(path))
+        if sha256 is None and version and earlier and earlier.version == version:
+            sha256 = earlier.sha256
+        sha256 = sha256 or _sha256_of(path, size, version or time.monotonic_ns())
+    return FileStamp(path=str(path), sha256=sha256, bytes=size, mtime_ns=0, version=version)
 
 
 @functools.cache
-def _sha256_of(path: Path, _size: int, _mtime_ns: int) -> str:
-    return sha256_of(path)  # read once in a process that plans the same rows several times
+def _sha256_of(path: AnyPath, _size: int, _version: int | str) -> str:
+    """Returns the SHA-256 of a file, read once in a process that plans the same rows several times."""
+    if isinstance(path, Path):
+        return sha256_of(path)
+    with storage.open_bytes(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_files_unchanged(files: Sequence[FileStamp]) -> None:
     """Raises DataError for a source file whose content is no longer the one that was hashed."""
     for stamp in files:
         try:
-            has_changed = _stamp(Path(stamp.path)).sha256 != stamp.sha256
+            has_changed = _stamp(located(stamp.path), {stamp.path: stamp}).sha256 != stamp.sha256
         except (FileNotFoundError, NotADirectoryError):
             has_changed = True
         if has_changed:
@@ -173,8 +192,8 @@ def _open_partial(folder: Path, work: WorkPlan) -> None:
     """Discards unfinished rows of another plan, and what a killed process left."""
     try:
         earlier = artifact.read(WorkPlan, folder / WorkPlan.FILE)
-        files = ([file.content for file in one.files] for one in (earlier, work))
-        is_kept = earlier.plan.is_same(work.plan) and operator.eq(*files)
+        pair = ((one.slices_sha256, *(file.content for file in one.files)) for one in (earlier, work))
+        is_kept = earlier.plan.is_same(work.plan) and operator.eq(*pair)
     except ArtifactError:
         is_kept = False
     if not is_kept:

@@ -1,8 +1,10 @@
 """Files of a corpus: which files the settings name, and their uncompressed bytes and lines."""
 
+import bz2
 import glob
 import gzip
 import io
+import lzma
 import os
 import zlib
 from collections import deque
@@ -18,22 +20,32 @@ import pyarrow as pa
 from backports import zstd
 
 from longmlm.errors import DataError, counted, system_error
+from longmlm.hubs import storage
 from longmlm.hubs.datasets import SAVED
+from longmlm.hubs.storage import AnyPath, located
+from longmlm.settings.prepare import COMPRESSED
 from longmlm.temporary import LOCK, MARK, is_own_file
 
 CHUNK_BYTES = 1 << 20
 MAX_ENTRIES = 10_000  # of a folder that are looked at for a remedy
-COMPRESSED = (".gz", ".zst")
 ANY_WINDOW = {zstd.DecompressionParameter.window_log_max.value: 31}  # zstd --long=31; by default a decoder stops at 27
-KINDS = (".txt", ".jsonl", ".csv", ".parquet")
+KINDS = {  # endings, and the one whose files are read in the same way
+    ".txt": ".txt",
+    ".md": ".txt",
+    ".jsonl": ".jsonl",
+    ".ndjson": ".jsonl",
+    ".json": ".json",
+    ".csv": ".csv",
+    ".tsv": ".csv",
+    ".parquet": ".parquet",
+}
 REMEDIES = {
-    ".json .ndjson": "name it .jsonl if it has one object per line; `jq -c '.[]' OLD > NEW.jsonl` cuts an array",
-    ".tsv .tab": "give it the ending .csv, and set the source's delimiter to a tab",
-    ".md .text": "give it the ending .txt",
-    ".bz2 .xz .lzma .lz4 .z .br .7z .zip .tar .tgz .rar": "unpack it, or compress it with gzip or zstd",
+    ".tab": "give it the ending .tsv",
+    ".text .markdown": "give it the ending .txt",
+    ".lzma .lz4 .z .br .7z .zip .tar .tgz .rar": "unpack it, or compress it with gzip or zstd",
     ".pdf .doc .docx .odt .rtf .epub .html .htm .xml .xlsx .xls .tex": "save its text as .txt, .jsonl or .csv",
     ".arrow .feather": "name the folder of a saved dataset in `dataset`, or save the table as .parquet",
-    ".txt .jsonl .csv .parquet .gz .zst": "name endings in small letters, and leave Parquet files uncompressed",
+    " ".join((*KINDS, *COMPRESSED)): "name endings in small letters, and leave Parquet files uncompressed",
 }
 
 # files that longmlm wrote: a pattern such as **/*.jsonl that reaches them does not make them a corpus
@@ -43,14 +55,19 @@ NAMED = ("longmlm.json", "trial.toml", MARK)
 SET_ASIDE = "set_aside"
 
 
-def files_of(patterns: Sequence[str]) -> list[Path]:
-    """Returns the files that the paths and globs name, each file once whatever its links, sorted within a glob.
+def files_of(patterns: Sequence[str]) -> list[AnyPath]:
+    """Returns the files that paths, URLs and globs name, each file once whatever its links, sorted within a glob.
 
     Files that longmlm wrote, and that a wildcard reaches, are left out. Raises DataError for a folder, a path or glob
-    without a file, an unknown kind of file, or a name that is not UTF-8.
+    without a file, an unknown kind of file, a name that is not UTF-8, or a server that cannot be used.
     """
-    files: dict[tuple[int, int], Path] = {}
+    files: dict[object, AnyPath] = {}
     for pattern in patterns:
+        if storage.is_url(pattern):
+            for path in storage.files_at(pattern):
+                _check_name(path)
+                files.setdefault(str(path), path)
+            continue
         names = [pattern] if Path(pattern).is_file() else _matches(pattern)
         paths = sorted(path for path in map(Path, names) if path.is_file())
         if not paths:
@@ -125,7 +142,7 @@ def _refuse_folder(pattern: str) -> None:
     if folder is None:
         return
     entries = islice(folder.rglob("*"), MAX_ENTRIES)
-    files = [path.relative_to(folder) for path in entries if _is_corpus_file(path)]
+    files = [path.relative_to(folder) for path in entries if _is_corpus_file(path) and path.is_file()]
     below = "**/" if any(len(path.parts) > 1 for path in files) else ""
     globs = sorted({f"{folder}/{below}*{''.join(path.suffixes[-1 - (path.suffix in COMPRESSED) :])}" for path in files})
     remedy = f"write {' and '.join(globs)}" if globs else f"it has no {', '.join(KINDS)} file"
@@ -140,34 +157,34 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _is_corpus_file(path: Path) -> bool:
-    is_kind = kind_of(path) in KINDS and not (kind_of(path) == ".parquet" and path.suffix in COMPRESSED)
-    return is_kind and path.is_file()
+def _is_corpus_file(path: AnyPath) -> bool:
+    return ending_of(path) in KINDS and not (kind_of(path) == ".parquet" and path.suffix in COMPRESSED)
 
 
-def _check_name(path: Path) -> None:
+def _check_name(path: AnyPath) -> None:
     if not _is_corpus_file(path):
         suffix = path.suffix.lower()
         remedy = next((remedy for suffixes, remedy in REMEDIES.items() if suffix in suffixes.split()), None)
         raise DataError(
-            f"{_printable(path)}: sources are .txt, .jsonl and .csv files, plain, .gz or .zst, and .parquet files"
-            + (f": {remedy}" if remedy else "")
+            f"{_printable(path)}: sources are {', '.join(KINDS)} files, all but .parquet plain or "
+            f"{', '.join(COMPRESSED)}" + (f": {remedy}" if remedy else "")
         )
     if _printable(path) != str(path):
         raise DataError(f"{_printable(path)}: the file's name is not UTF-8: rename it")
 
 
-def _printable(path: Path | str) -> str:
-    return os.fsencode(path).decode(errors="backslashreplace")
+def _printable(path: AnyPath | str) -> str:
+    return os.fsencode(str(path)).decode(errors="backslashreplace")
 
 
 @contextmanager
-def readable(path: Path | str) -> Iterator[None]:
+def readable(path: AnyPath | str) -> Iterator[None]:
     """Raises DataError when the block cannot read the file, because it was removed, for example, or is damaged."""
     try:
-        yield
-    except (OSError, EOFError, zlib.error, zstd.ZstdError, pa.ArrowException) as error:
-        if found := system_error(error, Path(path)):
+        with storage.reading(str(path)):
+            yield
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, pa.ArrowException) as error:
+        if found := system_error(error, Path(str(path))):
             raise found from error
         if isinstance(error, OSError) and error.errno:
             problem = f"cannot be read ({error.strerror}): restore it and run the same command again"
@@ -176,24 +193,34 @@ def readable(path: Path | str) -> Iterator[None]:
         raise DataError(f"{_printable(path)} {problem}") from error
 
 
-def kind_of(path: Path) -> str:
-    """Returns the file's extension, ignoring .gz or .zst."""
+def ending_of(path: AnyPath) -> str:
+    """Returns the file's ending without that of its compression, such as .ndjson of a.ndjson.gz."""
     return (path.with_suffix("") if path.suffix in COMPRESSED else path).suffix
 
 
-def open_bytes(path: Path) -> io.BufferedIOBase:
+def kind_of(path: AnyPath) -> str:
+    """Returns the ending whose files are read in the same way, such as .jsonl for a.ndjson.gz."""
+    return KINDS.get(ending := ending_of(path), ending)
+
+
+def open_bytes(path: AnyPath) -> io.BufferedIOBase:
     """Opens the uncompressed bytes of a file; those of all members of a .gz file, or all frames of a .zst file."""
+    opened: Any = path if isinstance(path, Path) else storage.open_bytes(path)
     match path.suffix:
         case ".gz":
-            return cast(io.BufferedIOBase, gzip.open(path))
+            return cast(io.BufferedIOBase, gzip.open(opened))
+        case ".bz2":
+            return bz2.open(opened)
+        case ".xz":
+            return lzma.open(opened)
         case ".zst":
-            raw: Any = zstd.open(path, options=ANY_WINDOW)
+            raw: Any = zstd.open(opened, options=ANY_WINDOW)
             return io.BufferedReader(raw, CHUNK_BYTES)
         case _:
-            return path.open("rb")
+            return path.open("rb") if isinstance(path, Path) else opened
 
 
-def count_bytes(path: Path) -> int:
+def count_bytes(path: AnyPath) -> int:
     """Returns the number of uncompressed bytes."""
     if path.suffix not in COMPRESSED:
         return path.stat().st_size
@@ -254,7 +281,7 @@ def lines_of(span: Span) -> Iterator[Lines]:
 
     A compressed file is decompressed from its beginning.
     """
-    with open_bytes(Path(span.path)) as stream:
+    with open_bytes(located(span.path)) as stream:
         lines = Lines(stream)
         if span.start:
             lines.offset = stream.seek(span.start - 1)

@@ -2,14 +2,14 @@
 
 import json
 import re
-from pathlib import Path
 
 from longmlm.data.delimited import BACKSLASHES
 from longmlm.data.delimited import PROBLEMS as CSV_PROBLEMS
-from longmlm.data.files import kind_of, open_bytes, readable
+from longmlm.data.files import ending_of, kind_of, open_bytes, readable
 from longmlm.data.json_lines import PROBLEMS as JSON_PROBLEMS
 from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK
 from longmlm.errors import DataError
+from longmlm.hubs.storage import AnyPath
 
 HEAD_BYTES = 1 << 16  # of a file that are looked at
 HEAD_CHARACTERS = 4_000  # that are looked at for UTF-16, an even number
@@ -25,7 +25,9 @@ SIGNATURES = {
     rb"\{\\rtf\d": "an RTF document: save its text as UTF-8",
     rb"\x1f\x8b": "compressed with gzip: add .gz to its name",
     rb"\x28\xb5\x2f\xfd": "compressed with zstd: add .zst to its name",
-    rb"BZh\d1AY&SY|\xfd7zXZ\0|\x04\x22\x4d\x18|\x1f\x9d": "compressed: decompress it, or compress it with gzip or zstd",
+    rb"BZh\d1AY&SY": "compressed with bzip2: add .bz2 to its name",
+    rb"\xfd7zXZ\0": "compressed with xz: add .xz to its name",
+    rb"\x04\x22\x4d\x18|\x1f\x9d": "compressed: decompress it, or compress it with gzip or zstd",
     rb"7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|.{257}ustar": "an archive: unpack it",
     rb"PAR1[\x15\x19]": "a Parquet file: give its name the ending .parquet",
     rb"ARROW1\0\0|\xff{4}.{3}\0": "an Arrow file: name the dataset's folder in `dataset`, or save it as Parquet",
@@ -33,19 +35,19 @@ SIGNATURES = {
 }
 MARKUP = re.compile(rb"\s*<(!doctype\s+html|html|\?xml)\b", re.IGNORECASE)
 ONE_OBJECT = "write one object per line, as `jq -c . OLD > NEW.jsonl` does"
-ITEMS = "write one object per line, as `jq -c '.[]' OLD > NEW.jsonl` does"
+RENAME = "give its name the ending .json"
 
 
-def check_content(path: Path) -> None:
-    """Raises DataError if the beginning of a .jsonl or .csv file shows that it holds something else."""
+def check_content(path: AnyPath) -> None:
+    """Raises DataError if the beginning of a .jsonl, .json or .csv file shows that it holds something else."""
     head = head_of(path, HEAD_BYTES)
     problem = foreign_content(head) or (MARKUP.match(head) and "HTML or XML: save its text as .txt or .jsonl")
     if kind_of(path) == ".jsonl":
         problem = problem or _other_json(head.lstrip())
-    elif re.match(rb'\s*\{\s*"', head):
+    elif kind_of(path) == ".csv" and re.match(rb'\s*\{\s*"', head):
         problem = problem or "JSON: give its name the ending .jsonl"
     if problem:
-        raise DataError(f"{path} is no {kind_of(path)} file but {problem}")
+        raise DataError(f"{path} is no {ending_of(path)} file but {problem}")
 
 
 def foreign_content(head: bytes) -> str | None:
@@ -68,7 +70,7 @@ def is_utf16(text: str) -> bool:
     return many > 0.4 * len(head) and few < 0.01 * len(head)
 
 
-def head_of(path: Path, num_bytes: int) -> bytes:
+def head_of(path: AnyPath, num_bytes: int) -> bytes:
     """Returns the first bytes of a file, without a byte order mark."""
     with readable(path), open_bytes(path) as stream:
         return stream.read(num_bytes).removeprefix(BYTE_ORDER_MARK)
@@ -93,11 +95,11 @@ def _other_json(head: bytes) -> str | None:
     """Returns what the beginning of a file of JSON is if it is not JSON lines; None if it may be."""
     first, _, rest = head.partition(b"\n")
     if first.startswith(b"[") and not (rest.strip() and _end_of_json(first)):
-        return f"a JSON array: {ITEMS}"
+        return f"a JSON array: {RENAME}"
     if not rest and re.search(rb"\}\r+\{", first):
         return r"lines that end in CR alone: `tr '\r' '\n' < OLD > NEW.jsonl` converts them"
     if first.strip() == b"{" or (first.startswith(b"{") and not _end_of_json(first) and _end_of_json(head)):
-        return f"JSON over several lines: {ONE_OBJECT}"
+        return f"JSON over several lines: {RENAME}"
     return None
 
 

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
+from longmlm.data.corpus import SAMPLED_FILES, paths_of
 from longmlm.data.encoding import encode_batch
 from longmlm.data.files import Span, files_of, kind_of, readable
 from longmlm.data.foreign_content import HEAD_CHARACTERS, MARKUP, head_of
@@ -11,19 +11,21 @@ from longmlm.data.records import WHOLE_FILE, records_of
 from longmlm.data.texts import Unreadable
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import counted
-from longmlm.hubs.datasets import arrow_files, is_local
+from longmlm.hubs.datasets import is_local
+from longmlm.hubs.storage import is_url
 from longmlm.settings.prepare import Source
 
 # On eight corpora a BERT tokenizer of the same language maps 0.00 to 0.43 % of the tokens to [UNK], and 3.6 % in novels
 # whose quotation marks are not in its vocabulary; a tokenizer of another script maps 55 % and more.
 MAX_UNKNOWN_SHARE = 0.01
-SAMPLED_FILES, SAMPLED_CHARACTERS = 10, 200_000
+SAMPLED_CHARACTERS = 200_000
 NAMED_WORDS, NAMED_CHARACTERS = 5, 20
 
 
 def markup_note(sources: Sequence[Source]) -> str | None:
-    """Returns what to do about texts that begin as HTML or XML does, whose tags become tokens; None without any."""
-    paths = [path for source in sources for path in files_of(source.files) if kind_of(path) == ".txt"]
+    """Returns what to do about texts on this machine that begin as HTML or XML does, whose tags become tokens."""
+    names = [[name for name in source.files if not is_url(name)] for source in sources]
+    paths = [path for files in names for path in files_of(files) if kind_of(path) == ".txt"]
     tagged = [path for path in paths if MARKUP.match(head_of(path, HEAD_CHARACTERS))]
     if not tagged:
         return None
@@ -44,7 +46,7 @@ def unknown_notes(sources: Sequence[Source], vocabulary: Vocabulary, shares: Seq
         sampled, commonest = (0.0, "") if source.dataset and not is_local(source) else _sampled(vocabulary, source)
         share = shares[number] if shares else sampled
         if share > MAX_UNKNOWN_SHARE:
-            name = source.name_of(Path(", ".join(source.files)))
+            name = source.name_of(", ".join(source.files))
             words = f", most often {commonest}" if commonest else ""
             yield (
                 f"warning: {'' if shares else 'about '}{share:.1%} of the tokens of {name} are unknown to "
@@ -68,8 +70,8 @@ def _sampled(vocabulary: Vocabulary, source: Source) -> tuple[float, str]:
 
 
 def sampled_texts(source: Source) -> Iterator[str]:
-    """Yields texts from the beginning of ten files of a source on this machine, spread over all of its files."""
-    paths = arrow_files(source) if source.dataset else files_of(source.files)
+    """Yields texts from the beginning of ten files of a source, spread over all of its files."""
+    paths = paths_of(source)
     paths = paths[:: -(-len(paths) // SAMPLED_FILES)]
     for path in paths:
         room = SAMPLED_CHARACTERS // len(paths)

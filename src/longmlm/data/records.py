@@ -1,24 +1,44 @@
-"""Records of .txt, .jsonl, .csv, .parquet and Arrow files, and the offsets at which slices may cut these files."""
+"""Records of .txt, .jsonl, .json, .csv, .parquet and Arrow files, and the offsets at which slices may cut them."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from longmlm.data.columns import by_name, check_column, check_split_column, extent_of_table, fields_of_table
 from longmlm.data.delimited import BROKEN, Cells, DelimitedReader
-from longmlm.data.files import CHUNK_BYTES, Extent, Lines, Span, count_bytes, kind_of, lines_of, open_bytes
+from longmlm.data.files import CHUNK_BYTES, Extent, Lines, Span, count_bytes, ending_of, kind_of, lines_of, open_bytes
 from longmlm.data.foreign_content import HEAD_BYTES, check_content, foreign_content, remedy_of
+from longmlm.data.json_array import ElementReader
 from longmlm.data.json_lines import object_of
-from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, FieldsRecord, Unreadable, text_in, text_or_reason
+from longmlm.data.texts import (
+    BAD_ENCODING,
+    BYTE_ORDER_MARK,
+    FieldsRecord,
+    Unreadable,
+    text_in,
+    text_or_reason,
+    value_at,
+)
 from longmlm.errors import DataError
-from longmlm.settings.prepare import Source
+from longmlm.hubs.storage import AnyPath, is_url, located
+from longmlm.settings.prepare import COMPRESSED, Source
 
 DELIMITERS = (",", ";", "\t", "|")
 WHOLE_FILE = 1 << 62
-TO_SPLIT_BY = " to split by"  # ends the reason of a record without a group
+COMPRESSION = 3  # bytes of text per byte of a compressed file
 
 
-def extent_of(path: Path, source: Source) -> Extent:
-    """Returns the length of a file, and where it may be cut; raises DataError if it has no column of text."""
+def text_bytes(path: AnyPath) -> int:
+    """Returns the bytes of text in a file, without reading it: an estimate where it is compressed."""
+    return path.stat().st_size * (COMPRESSION if path.suffix in COMPRESSED else 1)
+
+
+def extent_of(path: AnyPath, source: Source) -> Extent:
+    """Returns the length of a file, and where it may be cut; raises DataError if it has no column of text.
+
+    A file of a dataset on the hub is not read for that: one in which only reading shows where records begin is not cut.
+    """
+    is_on_hub = bool(source.dataset) and is_url(str(path))
+    if is_on_hub and not (kind_of(path) == ".parquet" or (kind_of(path) == ".jsonl" and path.suffix not in COMPRESSED)):
+        return Extent(WHOLE_FILE, max(1, text_bytes(path)) / WHOLE_FILE, iter(()))
     match kind_of(path):
         case ".parquet" | ".arrow":
             return extent_of_table(path, source)
@@ -28,6 +48,10 @@ def extent_of(path: Path, source: Source) -> Extent:
             _header(path, source)
             length = count_bytes(path)
             return Extent(length, borders=_csv_borders(path, length, source))
+        case ".json":
+            check_content(path)
+            length = count_bytes(path)
+            return Extent(length, borders=_element_borders(path, length))
         case _:
             check_content(path)
             return Extent(count_bytes(path))
@@ -39,27 +63,27 @@ def records_of(span: Span, source: Source) -> Iterator[tuple[int, str | Unreadab
     The group is the value of the source's `split_field`; None without one. A record without a value there has no text.
     """
     for begin, fields in _fields(span, source, only_text=True):
-        text, group = text_in(fields, source.text_field), None
-        if source.split_field and isinstance(fields, dict) and isinstance(text, str):
-            group = fields.get(source.split_field)
+        text, group = text_in(fields, source.fields), None
+        if source.split_field and isinstance(text, str):
+            group = value_at(fields, source.split_field)
             if group is None or group == "" or isinstance(group, Unreadable):
-                text = Unreadable(f"no field {source.split_field!r}{TO_SPLIT_BY}")
+                text = Unreadable(f"no field {source.split_field!r} to split by")
         yield begin, text, None if group is None else str(group)
 
 
-def fields_of(path: Path, source: Source) -> Iterator[FieldsRecord]:
+def fields_of(path: AnyPath, source: Source) -> Iterator[FieldsRecord]:
     """Yields the offset and all fields of every record of a file; blank lines are not records.
 
     The number of a class becomes its name, where a dataset has names. Raises DataError
     without a column of text or of lists of words.
     """
-    if kind_of(path) == ".jsonl":
+    if kind_of(path) in (".jsonl", ".json"):
         check_content(path)
     return _fields(_whole(path), source, only_text=False)
 
 
 def _fields(span: Span, source: Source, only_text: bool) -> Iterator[FieldsRecord]:
-    path = Path(span.path)
+    path = located(span.path)
     match kind_of(path):
         case ".parquet" | ".arrow":
             return fields_of_table(span, source, only_text)
@@ -67,25 +91,21 @@ def _fields(span: Span, source: Source, only_text: bool) -> Iterator[FieldsRecor
             return _csv_fields(path, span, source)
         case ".jsonl":
             return _json_fields(span)
+        case ".json":
+            return _elements(path, span)
         case _:
             return _text_field(path, source)
 
 
-def fields_of_objects(path: Path) -> list[str]:
-    """Returns the names in the first object of a file of JSON lines; none for another file."""
-    values = (value for _, value in _json_fields(_whole(path))) if kind_of(path) == ".jsonl" else ()
-    return list(next((value for value in values if isinstance(value, dict)), {}))
-
-
-def _whole(path: Path) -> Span:
+def _whole(path: AnyPath) -> Span:
     return Span(str(path), 0, WHOLE_FILE, 0, 0)
 
 
-def _text_field(path: Path, source: Source) -> Iterator[FieldsRecord]:
+def _text_field(path: AnyPath, source: Source) -> Iterator[FieldsRecord]:
     with open_bytes(path) as stream:
         raw = stream.read()
     content = foreign_content(raw[:HEAD_BYTES])
-    yield 0, Unreadable(content) if content else {source.text_field: text_or_reason(raw.removeprefix(BYTE_ORDER_MARK))}
+    yield 0, Unreadable(content) if content else {source.fields[0]: text_or_reason(raw.removeprefix(BYTE_ORDER_MARK))}
 
 
 def _json_fields(span: Span) -> Iterator[FieldsRecord]:
@@ -97,12 +117,27 @@ def _json_fields(span: Span) -> Iterator[FieldsRecord]:
             del line  # it may be long: release it before the next one is read
 
 
-def _header(path: Path, source: Source) -> list[str]:
+def _elements(path: AnyPath, span: Span) -> Iterator[FieldsRecord]:
+    with open_bytes(path) as stream:
+        for begin, element in ElementReader(stream, span.start).elements(span.end):
+            yield begin, object_of(element)
+
+
+def _element_borders(path: AnyPath, length: int) -> Iterator[int]:
+    with open_bytes(path) as stream:
+        yield from (begin for begin, _ in ElementReader(stream, 0).elements(length))
+
+
+def _delimiter(path: AnyPath, source: Source) -> str:
+    return source.delimiter or ("\t" if ending_of(path) == ".tsv" else ",")
+
+
+def _header(path: AnyPath, source: Source) -> list[str]:
     check_content(path)
-    delimiter = source.delimiter or ","
+    delimiter = _delimiter(path, source)
     names = _first_record(path, delimiter)
-    has_field = isinstance(names, list) and source.text_field in names
-    if not has_field and (other := _other_delimiter(path, source.text_field, names, delimiter)):
+    has_field = isinstance(names, list) and set(source.fields) <= set(names)
+    if not has_field and (other := _other_delimiter(path, source.fields[0], names, delimiter)):
         raise DataError(f"{path} seems to have fields separated by {other!r}: set the source's delimiter to that")
     if isinstance(names, Unreadable):
         raise DataError(
@@ -111,12 +146,13 @@ def _header(path: Path, source: Source) -> list[str]:
         )
     if any(isinstance(_text_of_cell(name), Unreadable) for name in names):
         raise DataError(f"{path} has a header that is not UTF-8: {remedy_of(BAD_ENCODING, source.language)}")
-    check_column(str(path), source.text_field, names, "; or add a header, a line of names, if it has none")
+    for field in source.fields:
+        check_column(str(path), field, names, "; or add a header, a line of names, if it has none")
     check_split_column(str(path), source, names)
     return names
 
 
-def _other_delimiter(path: Path, field: str, names: Cells, delimiter: str) -> str | None:
+def _other_delimiter(path: AnyPath, field: str, names: Cells, delimiter: str) -> str | None:
     """Returns the delimiter with which the header names the field, or that which is in the only name."""
     others = [other for other in DELIMITERS if other != delimiter]
     for other in others:
@@ -127,22 +163,22 @@ def _other_delimiter(path: Path, field: str, names: Cells, delimiter: str) -> st
     return next((other for other in others if other in only), None)
 
 
-def _first_record(path: Path, delimiter: str) -> Cells:
+def _first_record(path: AnyPath, delimiter: str) -> Cells:
     with open_bytes(path) as stream:
         return next(DelimitedReader(Lines(stream), delimiter).records(CHUNK_BYTES), (0, []))[1]
 
 
-def _csv_borders(path: Path, length: int, source: Source) -> Iterator[int]:
+def _csv_borders(path: AnyPath, length: int, source: Source) -> Iterator[int]:
     with open_bytes(path) as stream:
-        for begin, _ in DelimitedReader(Lines(stream), source.delimiter or ",").records(length):
+        for begin, _ in DelimitedReader(Lines(stream), _delimiter(path, source)).records(length):
             yield begin
 
 
-def _csv_fields(path: Path, span: Span, source: Source) -> Iterator[FieldsRecord]:
+def _csv_fields(path: AnyPath, span: Span, source: Source) -> Iterator[FieldsRecord]:
     """Yields the offset and the fields of each record after the header, or why it is broken."""
     names = _header(path, source)
     with lines_of(span) as lines:
-        records = DelimitedReader(lines, source.delimiter or ",", len(names)).records(span.end)
+        records = DelimitedReader(lines, _delimiter(path, source), len(names)).records(span.end)
         if not span.start:
             next(records)
         for begin, cells in records:

@@ -1,8 +1,10 @@
 """Texts and fields of records, or the reason why a record has none."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+BLANK_LINE = "\n\n"
 BAD_ENCODING = "bad UTF-8"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -12,6 +14,10 @@ class Unreadable:
     """A record without a text, and the reason."""
 
     reason: str
+
+
+class Absent(Unreadable):
+    """A field that a record does not have, or that is null."""
 
 
 Fields = dict[str, Any]  # of a record: values as in JSON, or Unreadable; strings only in .csv files
@@ -26,13 +32,41 @@ def text_or_reason(raw: bytes) -> str | Unreadable:
         return Unreadable(BAD_ENCODING)
 
 
-def text_in(fields: Fields | Unreadable, field: str) -> str | Unreadable:
-    """Returns the text in a field of a record, or why there is none."""
-    if isinstance(fields, Unreadable):
+def text_in(fields: Fields | Unreadable, names: Sequence[str]) -> str | Unreadable:
+    """Returns the text in one or several fields of a record, or why there is none.
+
+    A blank line joins the texts of several fields, and those of a list. What is absent or blank is left out; what is
+    there and not text leaves the record without a text.
+    """
+    found = [_text_of(value_at(fields, name), name) for name in names]
+    return found[0] if len(found) == 1 else _joined(found) or found[0]
+
+
+def value_at(fields: Any, name: str) -> Any:
+    """Returns the value of a field, or of one inside others; Absent if there is none.
+
+    {"a": {"b": 1}} has 1 at a.b, and so has {"a.b": 1}: a field's whole name goes first. {"a": [{"b": 1}, {"b": 2}]}
+    has [1, 2] there.
+    """
+    if isinstance(fields, dict) and name in fields:
+        return fields[name]
+    if isinstance(fields, list):
+        return [value_at(item, name) for item in fields]
+    if fields is None or isinstance(fields, Unreadable):
         return fields
-    if field not in fields:
-        return Unreadable(f"no field {field!r}")
-    text = fields[field]
-    if text is None:
-        return Unreadable("null")
-    return text if isinstance(text, str | Unreadable) else Unreadable(f"field {field!r} is not text")
+    dots = [at for at, sign in enumerate(name) if sign == "." and isinstance(fields, dict) and name[:at] in fields]
+    found = (value_at(fields[name[:dot]], name[dot + 1 :]) for dot in dots)
+    return next((value for value in found if not isinstance(value, Absent)), Absent(f"no field {name!r}"))
+
+
+def _text_of(value: Any, name: str) -> str | Unreadable:
+    if value is None:
+        return Absent("null")
+    if isinstance(value, list):
+        return _joined([_text_of(item, name) for item in value])
+    return value if isinstance(value, str | Unreadable) else Unreadable(f"field {name!r} is not text")
+
+
+def _joined(texts: Sequence[str | Unreadable]) -> str | Unreadable:
+    wrong = (text for text in texts if isinstance(text, Unreadable) and not isinstance(text, Absent))
+    return next(wrong, None) or BLANK_LINE.join(text for text in texts if isinstance(text, str) and text.strip())

@@ -191,7 +191,7 @@ def _remedy(task: LabelledTask, aside: Sequence[SetAside]) -> str:
     if data.dataset:
         return "; the records have no fields"
     files = files_of(data.files)
-    if not any(Path(path).stat().st_size for path in files):
+    if not any(path.stat().st_size for path in files):
         return f"; {', '.join(data.files)} is empty"
     is_json = {kind_of(path) for path in files} == {".jsonl"}
     return f"; {', '.join(data.files)} is not JSONL, one object per line" if is_json else "; the records have no fields"

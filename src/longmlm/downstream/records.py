@@ -16,7 +16,7 @@ from longmlm.data.corpus import SetAside
 from longmlm.data.files import files_of, kind_of, readable
 from longmlm.data.foreign_content import UTF16, is_utf16
 from longmlm.data.records import fields_of
-from longmlm.data.texts import Fields, Unreadable
+from longmlm.data.texts import Fields, Unreadable, value_at
 from longmlm.downstream.artifacts import LabelledSpan
 from longmlm.downstream.settings import LabelledData, LabelledTask, SpanUnit
 from longmlm.errors import DataError
@@ -101,9 +101,9 @@ def labelled_fields(data: LabelledData) -> Iterator[tuple[str, Fields | Unreadab
         first = 0
         for path in arrow_files(source) if source.dataset else files_of(source.files):
             if kind_of(path) == ".txt":
-                raise DataError(f"{path}: labelled documents are records of .jsonl, .csv or .parquet files")
+                raise DataError(f"{path}: labelled documents are records of JSON, CSV, TSV or Parquet files")
             with readable(path):
-                offset, name = -1, source.name_of(path)
+                offset, name = -1, source.name_of(str(path))
                 for offset, fields in fields_of(path, source):
                     yield f"{name}:{first + offset}", fields, number, split
             first += offset + 1 if source.dataset else 0
@@ -153,11 +153,10 @@ def _document(fields: Fields, task: LabelledTask, split: GivenSplit | None) -> L
 
 
 def _field(fields: Fields, name: str) -> Any:
-    if name not in fields:
-        raise ValueError(f"no field {name!r}")
-    if isinstance(fields[name], Unreadable):
-        raise ValueError(fields[name].reason)
-    return fields[name]
+    value = value_at(fields, name)
+    if isinstance(value, Unreadable):
+        raise ValueError(value.reason)
+    return value
 
 
 def _text(fields: Fields, name: str) -> str:

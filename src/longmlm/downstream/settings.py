@@ -21,7 +21,8 @@ class LabelledData:
     """Labelled documents: records of files, or of a dataset on the hub, and the names of their fields."""
 
     files: tuple[str, ...] = ()
-    """Paths or globs of .jsonl, .csv or .parquet files, one document per record; all but .parquet may be compressed."""
+    """Paths, URLs or globs of .jsonl, .json, .csv, .tsv or .parquet files, one document per record; all but Parquet
+    may be compressed."""
     dev_files: tuple[str, ...] = ()
     """Files of the development documents; by default some of the training documents are used."""
     test_files: tuple[str, ...] = ()

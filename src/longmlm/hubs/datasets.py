@@ -1,19 +1,24 @@
 """Datasets by name: the files of one commit of a repository, or of a local folder."""
 
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+from huggingface_hub import constants
 
 from longmlm.errors import DataError
 from longmlm.hubs import huggingface
 from longmlm.hubs.huggingface import retry_download
 from longmlm.hubs.transfers import causes, redact
-from longmlm.settings.prepare import Source
+from longmlm.settings.prepare import COMPRESSED, Source
 from longmlm.settings.publishing import Target, parse_target
 
 CSV_OPTIONS = {"keep_default_na": False}
+READ = {"csv": {".csv", ".tsv"}, "json": {".json", ".jsonl", ".ndjson"}, "parquet": {".parquet"}}  # by data/records.py
 SAVED = ("state.json", "dataset_dict.json")  # written by Dataset.save_to_disk and DatasetDict.save_to_disk
 NOT_CACHED = "Couldn't find cache"  # for these options: what `datasets` says where the hub cannot be reached
 
@@ -52,8 +57,41 @@ def source_files(source: Source) -> list[Path]:
     """Returns the files of a split of a dataset in a local folder."""
     if _is_saved(source):
         return arrow_files(source)
-    data_files = retry_download(_target(source), lambda: _builder(source)).config.data_files
-    return [Path(path) for path in data_files[source.split]]
+    return [Path(name) for name in _data_files(retry_download(_target(source), lambda: _builder(source)), source)]
+
+
+def shards_of(source: Source, may_convert: bool = True) -> list[str]:
+    """Returns the files to read a split from: its own, by hf:// URLs on the hub, of which only the list is downloaded.
+
+    Formats that `datasets` alone reads, such as WebDataset, and files that it reads with options from their card, are
+    downloaded and converted as a whole; without `may_convert` they have no files, as all have without the hub. Raises
+    as `arrow_files` does.
+    """
+    if constants.HF_HUB_OFFLINE and not (may_convert or is_local(source)):
+        return []
+    if not _is_saved(source):
+        builder = retry_download(_target(source), lambda: _builder(source))
+        found = _data_files(builder, source)
+        plain = (re.sub(rf"({'|'.join(COMPRESSED)})$", "", name) for name in found)
+        endings = {PurePosixPath(name).suffix for name in plain}
+        if found and endings <= READ.get(builder.name, set()) and not _has_options(builder, endings):
+            return found
+    return [str(path) for path in arrow_files(source)] if may_convert else []
+
+
+def _data_files(builder: Any, source: Source) -> list[str]:
+    return [str(name) for name in (builder.config.data_files or {}).get(source.split, ())]
+
+
+def _has_options(builder: Any, endings: set[str]) -> bool:
+    """Returns whether the dataset's card sets options of the reader, such as the names of columns."""
+    from datasets import BuilderConfig
+
+    config = builder.config
+    options = CSV_OPTIONS | {"sep": "\t" if endings == {".tsv"} else ","} if builder.name == "csv" else {}
+    plain, common = type(config)(**options), {item.name for item in fields(BuilderConfig)}
+    own = {item.name for item in fields(config)} - common - {"features"}
+    return any(getattr(config, name) != getattr(plain, name) for name in own)
 
 
 def arrow_files(source: Source) -> list[Path]:

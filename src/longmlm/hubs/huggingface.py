@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def _bounded_client() -> Iterator[None]:
+def bounded_client() -> Iterator[None]:
     """Bounds the client's waits, unlimited by default, and silences its warnings, which contain signed URLs.
 
     Afterwards the client is what it was, since it also belongs to the program that calls longmlm.
@@ -75,7 +75,7 @@ def retry_download(target: Target, attempt: Callable[[], Result]) -> Result:
         with naming(Path(constants.HF_HOME)):
             return attempt()
 
-    with _bounded_client():
+    with bounded_client():
         return retry(named, "download", target, translate)
 
 
@@ -112,7 +112,7 @@ def download_file(target: Target, commit: str, name: str) -> Path | None:
         return None
 
 
-@_bounded_client()
+@bounded_client()
 def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> str:
     """Uploads to a branch in one commit, and tags that commit once its files are verified."""
     api = HfApi()

@@ -32,7 +32,7 @@ TRANSIENT = (408, 429, 500, 502, 503, 504)
 LOGINS: dict[Hub, str] = {
     "hf": "set HF_TOKEN to a valid token, or log in with `hf auth login`",
     "ms": "set MODELSCOPE_API_TOKEN to a valid token",
-    "storage": "set valid credentials",
+    "storage": "set valid credentials (of s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)",
 }
 SIGNED_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*|(?<=://)(?P<path>[^\s?#)]*)[?#][^\s)]+")
 USER_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@:\s]*:(?!\d+(?:[/?#\s]|$))\S*@|[^/@?#\s]+@)")
@@ -52,7 +52,7 @@ class Cause(Enum):
     PAYMENT_REQUIRED = ("its owner's plan does not cover this", "choose another owner, or change the plan")
     FORBIDDEN = ("access is forbidden", "use a token that may {direction}, or free some space if a quota is full")
     GATED = ("access is granted on request", "accept its conditions on the hub, and {login}")
-    NOT_FOUND = ("no such repository or folder", "check its name; if it is private, {login}")
+    NOT_FOUND = ("no such repository, folder or file", "check its name; if it is private, {login}")
     NO_REVISION = ("it has no revision {revision!r}", "name a branch, a tag or a commit")
     OFFLINE = ("HF_HUB_OFFLINE is set", "unset it")
     UNREACHABLE = ("the server cannot be reached", "check the network and run the same command again: {kept}")

@@ -155,7 +155,7 @@ def check_base(config: PlanConfig) -> None:
         document
         for number, source in enumerate(sources)
         for text in sampled_texts(source)
-        if isinstance(document := document_of(text, source.name_of(Path()), number), Document)
+        if isinstance(document := document_of(text, source.name_of(""), number), Document)
     )
     texts = tokenized(vocabulary, [source.language for source in sources], documents)
     sentences = (TokenizedDocument(tokens, 0) for _, tokens in texts)

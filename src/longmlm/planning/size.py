@@ -7,24 +7,28 @@ from types import SimpleNamespace
 
 from longmlm.artifacts.rows import RowsManifest
 from longmlm.data.disk import Sizes
-from longmlm.data.files import COMPRESSED, files_of, readable
+from longmlm.data.files import files_of, readable
+from longmlm.data.records import text_bytes
 from longmlm.data.sentences import bytes_per_token, check_language
-from longmlm.hubs.datasets import is_local, source_files
+from longmlm.hubs.datasets import shards_of
 from longmlm.hubs.models import CONFIG, config_of_model, read_architecture
+from longmlm.hubs.storage import located
 from longmlm.model.families import num_parameters
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareRecipe, Source, source_names
 from longmlm.settings.results import result_of
 from longmlm.training.run_folder import list_checkpoints
 
-COMPRESSION = 3  # bytes of text per byte of a .gz or .zst file
 UNUSED_TOKENS = 22  # empty at the end of a row: rows of English novels are 81 to 85 % full at 128 tokens, 98 % at 1536
 MIN_FILL = 0.8  # of rows so short that sentences are cut
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusSize:
-    """Number of files, their bytes on disk, and an estimate of their tokens; `not_counted` names datasets on a hub."""
+    """Number of files, their bytes, and an estimate of their tokens.
+
+    `not_counted` names datasets whose files only `datasets` can read.
+    """
 
     num_files: int
     num_bytes: int
@@ -53,15 +57,13 @@ def corpus_size(sources: Sequence[Source]) -> CorpusSize:
     not_counted = []
     for source in sources:
         check_language(source.language)
-        if source.dataset and not is_local(source):
-            not_counted.append(source.dataset)
-            continue
-        for path in source_files(source) if source.dataset else files_of(source.files):
+        shards = shards_of(source, may_convert=False) if source.dataset else ()
+        paths = [*map(located, shards)] if source.dataset else files_of(source.files)
+        not_counted += [] if paths else [str(source.dataset)]
+        for path in paths:
             with readable(path):
-                size = path.stat().st_size
-            num_files, num_bytes = num_files + 1, num_bytes + size
-            text_bytes = size * COMPRESSION if path.suffix in COMPRESSED else size
-            num_tokens += text_bytes // bytes_per_token(source.language)
+                num_files, num_bytes = num_files + 1, num_bytes + path.stat().st_size
+                num_tokens += text_bytes(path) // bytes_per_token(source.language)
     return CorpusSize(num_files, num_bytes, num_tokens, tuple(not_counted))
 
 

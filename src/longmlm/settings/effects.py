@@ -28,9 +28,11 @@ def base_keys_without_effect(base: Pipeline, given: Mapping[str, Any]) -> Iterat
     """Yields each base key for the sources of a corpus that none of them has, with the reason and what to do."""
     sources = with_arrays(table_at(given, "prepare", "recipe").get("sources"))
     sources = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
-    for name in ("language", "text_field") if sources and not base.corpus else ():
-        value = getattr(base, name)
-        if _is_changed(base, name) and not any(source.get(name, value) == value for source in sources):
+    text = {"text_field", "text_fields"}
+    for name, own in (("language", {"language"}), *((name, text) for name in text)) if not base.corpus else ():
+        values = (getattr(base, name), [*getattr(base, name)])  # an array is a list in TOML
+        is_used = any(not own & source.keys() or source.get(name) in values for source in sources)
+        if sources and _is_changed(base, name) and not is_used:
             yield name, f"it has no effect, since every source has a {name} of its own: remove it"
 
 

@@ -46,6 +46,8 @@ class Pipeline:
     """ISO 639-1 code of the corpus's language, also for sources that do not name their own."""
     text_field: str = "text"
     """Field or column of the corpus that holds the text, also for sources that do not name their own."""
+    text_fields: tuple[str, ...] = ()
+    """Several fields instead, whose texts a blank line joins, also for sources that do not name their own."""
     extension: bool = True
     """Extend the model before training. If false, pretraining continues at a length that the model already has, and the
     extend stage runs only to add tokens (add_tokens in [extend.recipe])."""
@@ -60,6 +62,8 @@ class Pipeline:
             raise ValueError("length must be at least 3: two special tokens and one token of text")
         if self.extension and self.model is None:
             raise ValueError("model is missing: name the model to extend, or set extension = false to train a new one")
+        if self.text_fields and self.text_field != "text":
+            raise ValueError("text_field and text_fields both name the text: set one of them")
         if self.revision is not None and self.model is None:
             raise ValueError("revision needs model: name the model, or remove revision")
 
@@ -111,10 +115,12 @@ def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     """Returns the settings of each stage, as TOML tables: what follows from `base`, with `given` merged over it."""
     derived = merged(_wiring(base, given), recommended(base, given))
     tables = merged(derived, given)
-    own = {"text_field": base.text_field, "language": base.language}
+    text = {"text_fields": [*base.text_fields]} if base.text_fields else {"text_field": base.text_field}
     sources = with_arrays(table_at(tables, "prepare", "recipe").get("sources"))
     if isinstance(sources, list) and all(isinstance(source, dict) for source in sources):
-        tables = merged(tables, {"prepare": {"recipe": {"sources": [{**own, **source} for source in sources]}}})
+        own = [{} if {"text_field", "text_fields"} & source.keys() else text for source in sources]
+        sources = [{"language": base.language, **fields, **source} for fields, source in zip(own, sources, strict=True)]
+        tables = merged(tables, {"prepare": {"recipe": {"sources": sources}}})
     return bundled_resolved(tables)
 
 

@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.tables import Unused
 
 PackingMode = Literal["full-sentences", "doc-sentences"]
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # endings after that of the format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +19,8 @@ class Source:
     name: str | None = None
     """What weights, metrics and pages call the source; by default source-1, source-2 and so on, in their order."""
     files: tuple[str, ...] = ()
-    """Paths or globs: .txt (one document per file), .jsonl, .csv or .parquet (one per record); all but .parquet may be
-    compressed (.gz, .zst)."""
+    """Paths, URLs such as s3://BUCKET/NAME, or globs: .txt or .md (one document per file), .jsonl, .ndjson, .json,
+    .csv, .tsv or .parquet (one per record); all but .parquet may be compressed (.gz, .bz2, .xz, .zst)."""
     dataset: str | None = None
     """Instead of files: a dataset on the Hugging Face Hub, OWNER/NAME, or the folder of one."""
     subset: str | None = None
@@ -30,9 +30,12 @@ class Source:
     revision: str | None = None
     """Branch, tag or commit of the dataset, main by default; resolved to a commit on the first run."""
     text_field: str = "text"
-    """Field or column that holds the text."""
+    """Field or column that holds the text; "article.body" is the field body of the field article."""
+    text_fields: tuple[str, ...] = ()
+    """Several fields instead, such as ["title", "body"]: a blank line joins their texts, without those that are missing
+    or empty."""
     delimiter: str | None = None
-    """Character between the fields of .csv files; by default a comma."""
+    """Character between the fields of .csv and .tsv files; by default a comma in .csv, a tab in .tsv files."""
     language: str = "en"
     """ISO 639-1 code of the language, for sentence splitting."""
     held_out: bool = False
@@ -55,11 +58,26 @@ class Source:
             raise ValueError("delimiter needs `files`, but the source has a `dataset`")
         if self.held_out and self.split_field is not None:
             raise ValueError("split_field has no effect with held_out = true, which holds out all: remove one of them")
+        if self.text_fields and self.text_field != "text":
+            raise ValueError("text_field and text_fields both name the text: set one of them")
+        if len(set(self.text_fields)) < len(self.text_fields):
+            raise ValueError("text_fields names a field twice")
 
-    def name_of(self, path: Path) -> str:
-        """Returns what messages call a file of the source: its path, or for the cache of a dataset the split."""
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that hold the text."""
+        return self.text_fields or (self.text_field,)
+
+    @property
+    def read_fields(self) -> tuple[str, ...]:
+        """The fields that documents are made of: those, and the one that decides on which side a document stands."""
+        return self.fields if self.split_field is None else (*self.fields, self.split_field)
+
+    def name_of(self, path: str) -> str:
+        """Returns what messages call a file of the source: its path, or the split that it is a copy or a part of."""
         parts = (self.dataset, self.subset, self.split)
-        return ", ".join(part for part in parts if part) if self.dataset else str(path)
+        is_part = self.dataset and (not path or path.endswith(".arrow"))
+        return ", ".join(part for part in parts if part) if is_part else path
 
 
 def source_names(sources: Sequence[Any]) -> list[str]:
