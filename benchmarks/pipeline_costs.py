@@ -79,7 +79,7 @@ def estimate(name: str, length: int) -> Estimate:
     recipe = config.pretrain.recipe
     model = extended(base_of(name), length)
     work = Work(length, recipe.masking.selected_fraction, is_half=True, has_gpu=True)
-    cost, rows = cost_of(model, work), estimated_rows(CORPUS_TOKENS, config.prepare.recipe)
+    cost, rows = cost_of(model, work), estimated_rows([CORPUS_TOKENS], config.prepare.recipe)
 
     def planned(gpu: Gpu, memory_bytes: int) -> TrainingPlan:
         machine = Machine("", memory_bytes, 1, gpu_tokens_per_second(gpu, cost, work), "")

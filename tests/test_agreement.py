@@ -140,3 +140,23 @@ def test_what_run_writes_can_be_run_again(tmp_path: Path, kind: str) -> None:
 def test_an_option_of_run_contradicts_too(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^prepare\.output is out/rows, but pretrain\.rows is other: "):
         parse(ResolvedPipeline, [given(tmp_path, BASE), "--pretrain.rows", "other"])
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"poems": 2.0}, "pretrain.recipe.weights.poems names no source to train on: they are novels, source-2"),
+        ({"laws": 2.0}, "pretrain.recipe.weights.laws names no source to train on: they are novels, source-2"),
+        ({"novels": {"share": 1.0}}, "pretrain.recipe.weights has no share for source-2"),
+    ],
+)
+def test_weights_name_the_sources_that_are_trained_on(weights: dict[str, Any], message: str) -> None:
+    laws = {"name": "laws", "files": ["l.jsonl"], "held_out": True}
+    sources = [{"name": "novels", "files": ["a.jsonl"]}, {"files": ["b.jsonl"]}, laws]
+    tables = {key: value for key, value in BASE.items() if key not in ("corpus", "language")}
+    mixed = tables | {"prepare": {"recipe": {"sources": sources}}}
+    assert message in refusal(mixed, {"pretrain": {"recipe": {"weights": weights}}})
+    good = resolved(mixed, {"pretrain": {"recipe": {"weights": {"novels": 2, "source-2": 0.5}}}})
+    assert good.pretrain.recipe.weights == {"novels": 2.0, "source-2": 0.5}
+    assert resolved_pipeline(tomllib.loads(to_toml(good))) == good
+    assert "is the only one" in refusal(BASE, {"pretrain": {"recipe": {"weights": {"source-1": 2.0}}}})

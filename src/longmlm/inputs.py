@@ -15,6 +15,7 @@ from longmlm.artifacts.evaluation import EVALUATION_FILES, Evaluation, read_eval
 from longmlm.artifacts.fine_tuned import fine_tuned_folder
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
+from longmlm.batches.sampling import mixture_of
 from longmlm.data.corpus import check_fields, check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.languages import check_language
@@ -111,6 +112,8 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
                 num_positions = _check_extend(stage, needs_all)
             case PretrainConfig():
                 check_installed(stage.tracking.tracker)
+                if (Path(stage.rows) / RowsManifest.FILE).is_file():
+                    mixture_of(stage.recipe.weights, read_rows_manifest(Path(stage.rows)).sources("train"))
                 num_positions = _positions_of_start(stage.start, made, needs_all) or num_positions
             case EvaluateConfig():
                 _check_model(stage.base, made, needs_all)
@@ -131,12 +134,13 @@ def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
         check_language(source.language)
         check_source(source, config.output)
         files = files_of(source.files)
-        if source.fields != (TEXT_FIELD,) and {kind_of(file) for file in files} == {".txt"}:
-            setting = "text_fields" if source.text_fields else f"text_field = {source.text_field!r}"
-            raise DataError(
-                f"{setting} has no effect, since files has only .txt or .md files, whose whole text is a document "
-                f"({', '.join(source.files)}): remove it"
-            )
+        named = {"text_fields": source.text_fields, "text_field": source.text_field, "split_field": source.split_field}
+        if {kind_of(file) for file in files} == {".txt"}:
+            for setting in (setting for setting, value in named.items() if value not in (None, (), TEXT_FIELD)):
+                raise DataError(
+                    f"{setting} = {named[setting]!r} has no effect, since files has only .txt or .md files, whose "
+                    f"whole text is a document ({', '.join(source.files)}): remove it"
+                )
         check_fields(source, [str(file) for file in files])
 
 
@@ -214,6 +218,8 @@ def _check_pretrain(config: PretrainConfig) -> None:
     if (started := num_started_processes()) is not None:
         check_num_processes(started, config.runtime.num_processes)
     manifest = _check_rows(config.rows, SPLITS)
+    if manifest:
+        mixture_of(config.recipe.weights, manifest.sources("train"))
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
     _check_extended(config.start.checkpoint, config.run)

@@ -12,6 +12,7 @@ from tokenizers import normalizers
 from longmlm.batches import sampling
 from longmlm.batches.collate import MlmBatch
 from longmlm.batches.masking import mask_row
+from longmlm.batches.sampling import mixture_of
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.data.row import Row
 from longmlm.data.rows import Rows, open_rows
@@ -19,6 +20,7 @@ from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_p
 from longmlm.errors import DataError, TrainingError
 from longmlm.settings.masking import Masking
 from tests.support.families import tiny_tokenizer
+from tests.support.rows import with_sources
 from tests.support.tiny import LONG_POSITIONS, World, tiny_folder
 
 ROWS_PER_STEP = 13
@@ -72,6 +74,18 @@ def test_any_launch_gives_the_same_global_batches(rows: Rows, recipe: Recipe, la
         batch = global_batch(rows, recipe, launch, cursor)
         assert len(batch) == ROWS_PER_STEP
         assert sorted(batch) == sorted(global_batch(rows, recipe, LAUNCHES[0], cursor))
+
+
+@pytest.mark.parametrize("launch", LAUNCHES[1:])
+def test_any_launch_draws_the_rows_of_a_mixture(rows: Rows, recipe: Recipe, launch: tuple[int, int]) -> None:
+    sources = with_sources(rows.manifest, 0.7, 0.3).sources("train")
+    mixed = dataclasses.replace(recipe, mixture=mixture_of({"laws": 9.0}, sources))
+    assert mixed.mixture is not None
+    for cursor in (0, 5 * ROWS_PER_STEP, 990):
+        batch = global_batch(rows, mixed, launch, cursor)
+        assert sorted(batch) == sorted(global_batch(rows, mixed, LAUNCHES[0], cursor))
+        drawn = mixed.mixture.batch(cursor, ROWS_PER_STEP, recipe.seed).row_ids.tolist()
+        assert sorted(row_id for row_id, *_ in batch) == sorted(drawn)
 
 
 def test_micro_batches_hold_rows_of_similar_length(rows: Rows, recipe: Recipe) -> None:

@@ -20,19 +20,21 @@ ROW_LENGTHS = st.integers(3, 16)
 MODES = st.sampled_from(["full-sentences", "doc-sentences"])
 
 
-def corpus_of(sizes: list[list[int]]) -> list[TokenizedDocument]:
-    """Returns documents with sentences of these sizes, no two of whose tokens are the same."""
+def corpus_of(sizes: list[list[int]], num_sources: int = 1) -> list[TokenizedDocument]:
+    """Returns documents of the sources in turn, with sentences of these sizes, no two of whose tokens are the same."""
     documents, first = [], FIRST
     for number, of_document in enumerate(sizes):
         ends = [*accumulate(of_document, initial=first)]
         sentences = [np.arange(begin, end, dtype=np.uint32) for begin, end in pairwise(ends) if end > begin]
-        documents.append(TokenizedDocument([*map(TokenizedSentence, sentences)], source=number))
+        documents.append(TokenizedDocument([*map(TokenizedSentence, sentences)], source=number % num_sources))
         first = ends[-1]
     return documents
 
 
-def packed(sizes: list[list[int]], row_length: int, mode: PackingMode = "full-sentences") -> list[Row]:
-    return list(pack(corpus_of(sizes), row_length, SPECIAL, mode))
+def packed(
+    sizes: list[list[int]], row_length: int, mode: PackingMode = "full-sentences", num_sources: int = 1
+) -> list[Row]:
+    return list(pack(corpus_of(sizes, num_sources), row_length, SPECIAL, mode))
 
 
 def parts_of(row: Row) -> list[list[int]]:
@@ -86,7 +88,7 @@ def test_the_separator_between_documents_takes_a_place_of_the_row() -> None:
     (row,) = packed([[5], [4]], row_length=12)
     assert row.input_ids.tolist() == [CLS, 10, 11, 12, 13, 14, SEP, 15, 16, 17, 18, SEP]
     assert row.document_starts.tolist() == [1, 7]
-    assert row.document_sources.tolist() == [0, 1]
+    assert row.document_sources.tolist() == [0, 0]
 
 
 def test_a_long_sentence_is_cut_between_characters() -> None:
@@ -130,7 +132,7 @@ def test_tokens_that_begin_within_a_character_are_known(tokenizers_by_kind: dict
 def test_rows_hold_exactly_the_tokens_of_the_corpus_in_order_and_tell_each_its_document(
     sizes: list[list[int]], row_length: int, mode: PackingMode
 ) -> None:
-    rows = packed(sizes, row_length, mode)
+    rows = packed(sizes, row_length, mode, num_sources=2)
     num_tokens = sum(map(sum, sizes))
     assert [token for content in contents(rows) for token in content] == list(range(FIRST, FIRST + num_tokens))
     assert all(contents(rows))
@@ -142,10 +144,17 @@ def test_rows_hold_exactly_the_tokens_of_the_corpus_in_order_and_tell_each_its_d
         for part, source in zip(parts_of(row), row.document_sources.tolist(), strict=True)
         for token in part
     ]
-    documents = corpus_of(sizes)
+    documents = corpus_of(sizes, num_sources=2)
     assert sources == [
         (token, one.source) for one in documents for part in one.sentences for token in part.input_ids.tolist()
     ]
+
+
+@settings(deadline=None, max_examples=80)
+@given(CORPORA, ROW_LENGTHS)
+def test_sources_share_no_row_and_are_packed_as_if_each_were_alone(sizes: list[list[int]], row_length: int) -> None:
+    alone = [row for document in corpus_of(sizes) for row in pack([document], row_length, SPECIAL, "full-sentences")]
+    assert contents(packed(sizes, row_length, num_sources=len(sizes) or 1)) == contents(alone)
 
 
 @settings(deadline=None, max_examples=80)

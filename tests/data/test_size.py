@@ -26,7 +26,7 @@ def test_estimated_rows_are_near_those_that_are_packed(row_length, tmp_path):
     packed = rows_size(prepare_rows(recipe, load_vocabulary(str(TOKENIZER)), tmp_path / "rows"))
     assert packed.is_exact
     assert corpus.num_tokens == pytest.approx(packed.num_tokens, rel=0.15)
-    estimated = estimated_rows(packed.num_tokens, recipe)
+    estimated = estimated_rows([packed.num_tokens], recipe)
     assert not estimated.is_exact
     assert estimated.mean_fill == pytest.approx(packed.mean_fill, abs=0.03)
     packed_rows, rows = (size.train_rows + size.held_out_rows for size in (packed, estimated))

@@ -11,7 +11,14 @@ import pytest
 from longmlm.artifacts.accuracy import Accuracy, Difference
 from longmlm.artifacts.evaluation import EVALUATION_FILES, VIEW_NAMES, Evaluation, OffsetGain, read_evaluation
 from longmlm.folders import replaced_folder
-from longmlm.reports.evaluation import accuracy_table, explanation, finding, gains_table, write_evaluation
+from longmlm.reports.evaluation import (
+    accuracy_table,
+    explanation,
+    finding,
+    gains_table,
+    sources_table,
+    write_evaluation,
+)
 from tests.support.evaluations import FULL, measured
 
 MADE_BY = "# the command\nbase = 'b'\n"
@@ -46,6 +53,23 @@ def test_table_has_a_line_per_block_and_a_column_per_view() -> None:
     assert [line[1] for line in table.lines] == ["30.00 ± 0.50", "30.00 ± 0.25", "–", "–"]
     assert [line[4] for line in table.lines] == ["31.50 ± 0.50", "31.50 ± 0.25", "31.00 ± 0.25", "30.50 ± 0.25"]
     assert "300 selected" in explanation(FULL)
+
+
+def test_sources_are_listed_with_their_accuracies_loss_and_recovery(tmp_path: Path) -> None:
+    assert sources_table(FULL).lines == []
+    views = {
+        name: replace(one, sources={"laws & <b>": replace(one, whole=Accuracy(20.0 + number, 0.5, 2.5, 100))})
+        for number, (name, one) in enumerate(FULL.measured.items())
+    }
+    mixed = replace(FULL, measured=views).signed()
+    [line] = sources_table(mixed).lines
+    assert line[:2] == ["laws & <b>", "100"] and line[2:7] == [f"{20 + number}.00 ± 0.50" for number in range(5)]
+    assert line[7] == "2.500" and line[8].startswith("+3.00 ± ")
+    write(mixed, tmp_path / "mixed")
+    assert "By source" in words(tmp_path / "mixed") and "laws & <b>" in words(tmp_path / "mixed")
+    assert read_evaluation(tmp_path / "mixed" / Evaluation.FILE) == mixed
+    untrained = replace(mixed, measured={name: views[name] for name in VIEW_NAMES[:3]})
+    assert sources_table(untrained).lines[0][-1] == "–"
 
 
 def test_gains_are_listed_by_offset() -> None:

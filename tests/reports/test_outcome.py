@@ -8,8 +8,9 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.config import resolved_pipeline
-from longmlm.reports.evaluation import finding, summary
+from longmlm.reports.evaluation import finding
 from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.stages.run import summary
 
 BASE = {"model": "owner/base", "corpus": ["a.jsonl"], "length": 40, "output": "out"}
 

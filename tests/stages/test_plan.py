@@ -17,6 +17,7 @@ from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.shipped import PACKAGE
 from longmlm.stages.prepare import prepare
+from tests.support.rows import mixed_rows
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_folder
 
 
@@ -79,6 +80,16 @@ def test_rows_that_exist_make_counts_and_epochs_exact(planned, world):
     per_step = round(640 / (LONG_POSITIONS * rows.mean_fill))
     assert lines["steps"][1].startswith(f"30 of {per_step} rows")
     assert lines["steps"][1].endswith(f"{30 * per_step / len(rows):.2f} epochs")
+
+
+def test_the_sources_of_rows_are_said_with_how_often_each_is_seen(planned, world, tmp_path):
+    rows = mixed_rows(world.rows, tmp_path / "mixed", 0.98, 0.02)
+    known, text = planned("--prepare.output", str(rows))["sources"]
+    assert known == "exact"
+    seen = [re.fullmatch(r"(\w+) ([\d.]+) times, ([\d.]+)% of the tokens", part) for part in text.split("; ")]
+    assert all(seen) and [one[1] for one in seen] == ["novels", "laws"]
+    assert seen[0][2] == seen[1][2] and float(seen[0][3]) + float(seen[1][3]) == pytest.approx(100)
+    assert "sources" not in planned("--prepare.output", str(world.rows))
 
 
 def test_the_model_has_the_parameters_of_the_long_model(planned, world):

@@ -1,6 +1,9 @@
 """Manifests of packed rows, and shards."""
 
+import os
+import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from longmlm.artifacts.rows import (
     SourceFile,
     SourceRecord,
     SplitReport,
+    read_rows_manifest,
 )
 from longmlm.data.row import Row
 from longmlm.data.rows import open_shard
@@ -62,3 +66,25 @@ def manifest_of(row_length: int) -> dict[str, Any]:
 def write_shard(path: Path, rows: Iterable[Row], vocabulary_size: int) -> None:
     with open_shard(path, vocabulary_size) as shard:
         shard.write(rows)
+
+
+def with_sources(manifest: RowsManifest, *shares: float) -> RowsManifest:
+    """Returns a manifest in which the rows are of novels, laws and so on, with these shares of the rows of a split."""
+    names = ("novels", "laws", "letters")[: len(shares)]
+    plan = replace(manifest.plan, sources=tuple(replace(manifest.plan.sources[0], name=name) for name in names))
+    report = manifest.report
+    for split in SPLITS:
+        own = report.of(split)
+        counts = tuple(round(own.rows * share) for share in shares[:-1])
+        counts = (*counts, own.rows - sum(counts))
+        per_source = {"rows_per_source": counts, "tokens_per_source": tuple(own.tokens * n // own.rows for n in counts)}
+        unknown = {"unknown_per_source": (0,) * len(shares)}
+        report = replace(report, **{split: replace(own, **per_source, **unknown)})
+    return replace(manifest, plan=plan, report=report)
+
+
+def mixed_rows(rows: Path, folder: Path, *shares: float) -> Path:
+    """Copies rows into `folder` as those of several sources, and returns it."""
+    shutil.copytree(rows, folder, copy_function=os.link, ignore=shutil.ignore_patterns(RowsManifest.FILE))
+    artifact.write(folder / RowsManifest.FILE, with_sources(read_rows_manifest(rows), *shares))
+    return folder

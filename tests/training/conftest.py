@@ -2,7 +2,7 @@
 
 from tests.support.hub_rows import hub, published_files, short
 from tests.support.training import died, finished, half_trained, inputs, no_account, settings, train, uninterrupted
-from tests.support.worlds import models
+from tests.support.worlds import models, world
 
 __all__ = [
     "died",
@@ -17,4 +17,5 @@ __all__ = [
     "short",
     "train",
     "uninterrupted",
+    "world",
 ]

@@ -36,6 +36,18 @@ def test_a_plan_with_numbers():
     assert evaluations_as_steps(90, RUNTIME, 75 / 50) == pytest.approx(2.5)
 
 
+def test_sources_are_seen_as_often_as_their_weights_say():
+    rows = replace(ROWS, sources={"novels": (600, 60_000), "laws": (300, 15_000)})
+    even = training_plan(rows, COST, WORK, MACHINE, RECIPE, RUNTIME)
+    assert even.seen == {"novels": (5.0, pytest.approx(0.8)), "laws": (5.0, pytest.approx(0.2))}
+    plan = training_plan(rows, COST, WORK, MACHINE, replace(RECIPE, weights={"laws": 2.0}), RUNTIME)
+    (novels, of_novels), (laws, of_laws) = plan.seen.values()
+    assert laws == pytest.approx(2 * novels) and of_novels + of_laws == pytest.approx(1)
+    assert novels * 600 + laws * 300 == pytest.approx(90 * plan.rows_per_step)
+    assert plan.rows_per_step == 56  # a row has 90 tokens: half of the rows are of either source
+    assert training_plan(ROWS, COST, WORK, MACHINE, RECIPE, RUNTIME).seen == {}
+
+
 @pytest.mark.parametrize(("setting", "expected"), [(4, 4), (64, 25)])
 def test_a_micro_batch_that_is_set_is_kept_up_to_the_share_of_a_rank(setting, expected):
     plan = training_plan(ROWS, COST, WORK, MACHINE, RECIPE, replace(RUNTIME, rows_per_micro_batch=setting))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 BINS_PER_BLOCK = 8
 MIN_BIN_POSITIONS = 16
@@ -27,7 +27,8 @@ class Accuracy:
 class Measured:
     """Accuracy of whole rows, of each block of base_positions positions and of each bin of `bin_starts`.
 
-    `selected` and `correct` count the selected tokens of each row and those predicted correctly.
+    `selected` and `correct` count the selected tokens of each row and those predicted correctly. `sources` has the same
+    for the rows of each source, without blocks and bins, if the rows are of several.
     """
 
     whole: Accuracy
@@ -35,6 +36,7 @@ class Measured:
     positions: tuple[Accuracy, ...]
     selected: tuple[int, ...]
     correct: tuple[int, ...]
+    sources: dict[str, "Measured"] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.selected) != len(self.correct):

@@ -89,11 +89,15 @@ class Evaluation(Artifact):
         """The latest long model's view of whole rows: long_after, or long_before until it is trained."""
         return "long_after" if "long_after" in self.measured else "long_before"
 
-    def difference(self, view: ViewName, base: ViewName) -> Difference | None:
-        """Returns the accuracy of a view minus another's, with its standard error; None if one was not measured."""
+    def difference(self, view: ViewName, base: ViewName, source: str | None = None) -> Difference | None:
+        """Returns the accuracy of a view minus another's, with its standard error; None if one was not measured.
+
+        With the name of a source, it is that of its rows alone.
+        """
         if view not in self.measured or base not in self.measured:
             return None
-        return row_difference(self.measured[view], self.measured[base])
+        sides = (self.measured[view], self.measured[base])
+        return row_difference(*(side if source is None else side.sources[source] for side in sides))
 
     @property
     def recovery(self) -> Difference | None:

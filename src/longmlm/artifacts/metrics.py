@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -45,9 +45,10 @@ class TrainingMetrics(Artifact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationMetrics(Artifact):
-    """Held-out accuracy at a step, of whole rows and per block.
+    """Held-out accuracy at a step, of whole rows, per block and by source.
 
-    `base_cut` is the accuracy to recover; it and its standard error are None without a base model.
+    `base_cut` is the accuracy to recover; it and its standard error are None without a base model, `base_cut_by_source`
+    is empty.
     """
 
     kind: Literal["evaluation"] = "evaluation"
@@ -56,6 +57,7 @@ class EvaluationMetrics(Artifact):
     held_out: Measured
     base_cut: float | None = None
     base_cut_error: float | None = None
+    base_cut_by_source: dict[str, Accuracy] = field(default_factory=dict)
     recovered_at_step: int | None = None
     recovered_at_tokens: int | None = None
     examples: tuple[FilledMask, ...] = ()

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
-from longmlm.settings.prepare import COMPRESSED, PackingMode
+from longmlm.settings.prepare import COMPRESSED, PackingMode, source_names
 
 RECIPE_VERSION = 3
 Split = Literal["train", "held_out"]
@@ -29,10 +29,13 @@ class SourceFile:
 class SourceRecord:
     """A source of rows: its files with their hashes, or a dataset of the hub at a commit."""
 
+    name: str | None = None
     text_field: str = "text"
     text_fields: tuple[str, ...] = ()
     delimiter: str | None = None
     language: str = "en"
+    held_out: bool = False
+    split_field: str | None = None
     dataset: str | None = None
     subset: str | None = None
     split: str | None = None
@@ -62,7 +65,8 @@ def _suffixes(path: str) -> str:
 class RowsPlan:
     """All that rows depend on; equal plans give equal rows, whatever the number of workers.
 
-    `recipe_version` is that of the rules by which text becomes rows, such as the ends of sentences.
+    `recipe_version` is that of the rules by which text becomes rows, such as the ends of sentences: since 3, no row
+    mixes sources.
 
     `tokenizer_fingerprint` covers the whole tokenizer backend, `tokenizer_sha256` is the hash of its files, if they are
     in a folder.
@@ -105,8 +109,9 @@ class RowsPlan:
 class SplitReport:
     """What one split is made of.
 
-    `copies` counts documents with the text of an earlier one; in the report of a slice, it is 0. `tokens_per_source`
-    and `unknown_per_source`, the [UNK] among them, have an entry for each source. `document_lengths[k]` counts
+    `copies` counts documents with the text of an earlier one; in the report of a slice, it is 0. `tokens_per_source`,
+    `unknown_per_source`, the [UNK] among them, and `rows_per_source` have an entry for each source; the last is empty
+    for rows of before recipe version 3, which may mix sources. `document_lengths[k]` counts
     documents of 2^k to 2^(k+1) - 1 tokens; `fills[k]` counts rows of which a share above k/20, up to (k+1)/20, is
     filled.
     """
@@ -123,6 +128,7 @@ class SplitReport:
     unknown_per_source: tuple[int, ...]
     document_lengths: tuple[int, ...]
     fills: tuple[int, ...]
+    rows_per_source: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +178,15 @@ class RowsManifest(Artifact):
         shards = sorted((name, entry.sha256) for name, entry in self.files.items() if Path(name).parts[0] in SPLITS)
         return hashlib.sha256(repr(shards).encode()).hexdigest()
 
+    def sources(self, split: Split) -> dict[str, tuple[int, int]]:
+        """Returns the numbers of rows and tokens of each source that has rows in a split, by its name, in their order.
+
+        The rows of a source follow those of the source before it. There are none where rows may mix sources.
+        """
+        report = self.report.of(split)
+        sizes = zip(report.rows_per_source, report.tokens_per_source, strict=False)
+        return {name: size for name, size in zip(source_names(self.plan.sources), sizes, strict=False) if size[0]}
+
 
 def read_rows_manifest(folder: Path) -> RowsManifest:
     """Returns the manifest of a folder of rows.
@@ -193,7 +208,8 @@ def read_rows_manifest(folder: Path) -> RowsManifest:
 
 def shards_of(manifest: RowsManifest, split: Split, folder: Path) -> list[Path]:
     """Returns the shards of one split of the rows in a folder; raises DataError if there are none."""
-    shards = sorted(folder / name for name in manifest.files if name.startswith(f"{split}/"))
+    names = [name for name in manifest.files if name.startswith(f"{split}/")]
+    shards = [folder / name for name in sorted(names, key=lambda name: (len(name), name))]  # slice-100000 is the last
     if not shards:
         raise DataError(f"{folder} holds no {split} rows")
     return shards

@@ -1,8 +1,9 @@
 """Artifacts of a run: state.json in each checkpoint, and summary.json in the run folder."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar, Self
 
+from longmlm.artifacts.accuracy import Accuracy
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.rows import RowsPlan
 from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
@@ -32,8 +33,8 @@ class TrainState:
     `cursor` and `tokens` count the rows consumed by all ranks, and their tokens. `skipped_steps` counts the updates
     that fp16 skipped, `skipped_in_a_row` those since the last update that was applied. `accuracy` is from the latest
     evaluation, at `evaluated_at_step`; `best_accuracy` is the highest after an update, the first of equal ones.
-    `base_cut` is None if there is no base model. `micro_batch` is that of the latest update; None if the user set its
-    size.
+    `base_cut` is None if there is no base model; `base_cut_by_source` has it for each source, if there are several.
+    `micro_batch` is that of the latest update; None if the user set its size.
     """
 
     step: int = 0
@@ -44,6 +45,7 @@ class TrainState:
     skipped_in_a_row: int = 0
     base_cut: float | None = None
     base_cut_error: float | None = None
+    base_cut_by_source: dict[str, Accuracy] = field(default_factory=dict)
     accuracy: float | None = None
     evaluated_at_step: int | None = None
     recovered_at_step: int | None = None

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from longmlm.artifacts.rows import check_rows_fit_positions
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
-from longmlm.batches.sampling import global_batch, micro_batches, share_of_rank
+from longmlm.batches.sampling import Mixture, global_batch, micro_batches, share_of_rank
 from longmlm.data.row import Maskable
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary
@@ -25,13 +25,17 @@ from longmlm.settings.masking import Masking
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that the global batches depend on, except for the rows; without `pad`, micro-batches are packed."""
+    """All that the global batches depend on, except for the rows; without `pad`, micro-batches are packed.
+
+    Without a mixture, every row is drawn equally often.
+    """
 
     seed: int
     rows_per_step: int
     masking: Masking
     vocabulary: Maskable
     pad: int | None
+    mixture: Mixture | None = None
 
 
 def check_rows_fit_model(
@@ -91,7 +95,10 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
 
     def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
         recipe = self.recipe
-        draw = global_batch(index, self.rows_per_step, len(self.rows), recipe.seed)
+        if recipe.mixture:
+            draw = recipe.mixture.batch(index, self.rows_per_step, recipe.seed)
+        else:
+            draw = global_batch(index, self.rows_per_step, len(self.rows), recipe.seed)
         share = share_of_rank(draw, self.rank, self.num_processes)
         masked = [
             mask_row(self.rows[row_id], recipe.vocabulary, recipe.masking, recipe.seed, epoch, row_id)

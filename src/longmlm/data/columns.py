@@ -46,7 +46,7 @@ def fields_of_table(span: Span, source: Source, only_text: bool) -> Iterator[tup
     The number of a class becomes its name, where a dataset has names. Raises DataError without a column of text or,
     where all fields are read, of lists of words.
     """
-    path, fields = located(span.path), source.fields if only_text else ()
+    path, fields = located(span.path), source.read_fields if only_text else ()
     if path.suffix == ".parquet":
         with _parquet_file(path, source) as file:
             yield from _table_fields(_parquet_batches(file, span, fields), file.schema_arrow, span.start)
@@ -185,9 +185,15 @@ def _named(value: Any, names: ClassNames | None) -> Any:
 
 
 def _check_text_columns(name: str, source: Source, schema: pa.Schema) -> None:
-    """Raises DataError unless each field of the source is a column, or a field in one, of text or of lists of text."""
+    """Raises DataError unless each field of the source is a column, or a field in one, of text or of lists of text.
+
+    So does a split_field that is neither.
+    """
+    columns = pa.struct([(one.name, one.type) for one in schema])
+    if source.split_field and _type_at(columns, source.split_field) is None:
+        check_split_column(name, source, schema.names)
     for field in source.fields:
-        kind = _type_at(pa.struct([(one.name, one.type) for one in schema]), field)
+        kind = _type_at(columns, field)
         if kind is None or schema.names.count(field) > 1:
             check_column(name, field, schema.names)
         if kind is None or not any(is_text(kind) for is_text in TEXT_TYPES):
@@ -221,3 +227,9 @@ def check_column(name: str, field: str, names: list[str], other_remedy: str = ""
     if field not in names:
         known = ", ".join(other if len(other) <= MAX_NAME else f"{other[:MAX_NAME]}…" for other in names) or "(none)"
         raise DataError(f"{name} has no column {field!r}: set text_field to one of {known}{other_remedy}")
+
+
+def check_split_column(name: str, source: Source, names: Sequence[str]) -> None:
+    """Raises DataError if there is no column that the documents are to be split by."""
+    if source.split_field and source.split_field not in names:
+        raise DataError(f"{name} has no column {source.split_field!r}: set split_field to one of {', '.join(names)}")

@@ -29,12 +29,13 @@ HASHES = 2**64  # how many values text_hash can take
 class Document:
     """A text of the corpus: `origin` is its file and byte or record, or its dataset and record.
 
-    `source` is the number of its source.
+    `source` is the number of its source, `group` the value of that source's split_field.
     """
 
     text: str
     origin: str
     source: int
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +93,20 @@ def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | S
         source = sources[span.source]
         name = source.name_of(span.path)
         with readable(span.path):
-            for offset, text in records_of(span, source):
+            for offset, text, group in records_of(span, source):
                 is_readable = isinstance(text, Unreadable) or not is_utf16(text)
                 record = text if is_readable else Unreadable(UTF16)
-                yield document_of(record, f"{name}:{span.first + offset}", span.source)
+                yield document_of(record, f"{name}:{span.first + offset}", span.source, group)
 
 
-def document_of(text: str | Unreadable, origin: str, source: int) -> Document | SetAside:
+def document_of(text: str | Unreadable, origin: str, source: int, group: str | None = None) -> Document | SetAside:
     """Returns the record as a document, without a byte order mark, or with the reason why it is not one."""
     if isinstance(text, Unreadable):
         return SetAside(origin=origin, reason=text.reason, source=source)
     text = text.lstrip(MARK)
     if not text.strip():
         return SetAside(origin=origin, reason="empty", source=source)
-    return Document(text, origin, source)
+    return Document(text, origin, source, group)
 
 
 def check_fields(source: Source, paths: Sequence[str]) -> None:
@@ -114,7 +115,7 @@ def check_fields(source: Source, paths: Sequence[str]) -> None:
     A table has columns, which are checked when it is opened.
     """
     paths = [path for path in paths if kind_of(located(path)) in (".jsonl", ".json")]
-    missing, known = source.fields, dict[str, None]()
+    missing, known = source.read_fields, dict[str, None]()
     for path in paths[:: -(-len(paths) // SAMPLED_FILES) or 1]:
         with readable(path):
             for offset, fields in islice(fields_of(located(path), source), SAMPLED_RECORDS):
@@ -126,7 +127,8 @@ def check_fields(source: Source, paths: Sequence[str]) -> None:
         if not missing:
             return
     if known:
-        setting, place = "text_fields" if source.text_fields else "text_field", source.name_of(", ".join(source.files))
+        of_text, place = "text_fields" if source.text_fields else "text_field", source.name_of(", ".join(source.files))
+        setting = of_text if missing[0] in source.fields else "split_field"
         names = ", ".join(map(repr, known))
         raise DataError(f"no record of {place} has the field {missing[0]!r}: set {setting} to some of {names}")
 
@@ -136,26 +138,30 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
     fraction, reasons = recipe.held_out_fraction, Counter[str]()
     for number, source in enumerate(recipe.sources):
         check_fields(source, [*dict.fromkeys(span.path for spans in slices for span in spans if span.source == number)])
-    num_documents, lowest, highest = 0, HASHES, 0
+    num_documents, lowest, highest, found = 0, HASHES, 0, set[Split]()
     for record in (record for spans in slices for record in read_slice(spans, recipe.sources)):
         if isinstance(record, SetAside):
             reasons[record.reason] += 1
             continue
-        document_hash = text_hash(record.text)
-        num_documents, lowest, highest = num_documents + 1, min(lowest, document_hash), max(highest, document_hash)
-        if {split_of(one, fraction) for one in (lowest, highest)} == set(SPLITS):
+        key = text_hash(record.text if record.group is None else record.group)
+        found.add(side_of(record, key, recipe))
+        if found == set(SPLITS):
             return
+        if not recipe.sources[record.source].held_out:
+            num_documents, lowest, highest = num_documents + 1, min(lowest, key), max(highest, key)
     if not num_documents:
         counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
         [(commonest, _)] = reasons.most_common(1) or [("no records", 0)]
         remedy = remedy_of(commonest, recipe.sources[0].language)
-        raise DataError(f"the sources hold no document ({counted or commonest}): {remedy}")
-    if num_documents == 1:
-        raise DataError("the sources hold only one document: training and held-out rows need two")
-    if lowest == highest:
-        raise DataError(f"all {num_documents} documents are the same text: training and held-out rows need two")
+        which = "sources that are not held out" if found else "sources"
+        raise DataError(f"the {which} hold no document ({counted or commonest}): {remedy}")
+    if lowest == highest and not any(source.held_out for source in recipe.sources):
+        is_grouped = any(source.split_field for source in recipe.sources)
+        same = "have the same value in split_field" if is_grouped else "are the same text"
+        problem = f"all {num_documents} documents {same}" if num_documents > 1 else "the sources hold only one document"
+        raise DataError(f"{problem}: training and held-out rows need two")
     between = (lowest + highest) / 2 / HASHES
-    if split_of(lowest, fraction) == "train":
+    if "train" in found:
         problem, change = f"none of {num_documents} documents is held out", "more"
         enough = min((lowest * 10_000 // HASHES + 1) / 10_000, between)
     else:
@@ -176,6 +182,11 @@ def text_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def split_of(document_hash: int, held_out_fraction: float) -> Split:
-    """Returns the split of all documents with this hash, so that copies of a document share one."""
-    return "held_out" if document_hash < held_out_fraction * HASHES else "train"
+def side_of(document: Document, key: int, recipe: PrepareRecipe) -> Split:
+    """Returns the split of a document, whose text or group has the hash `key`."""
+    return "held_out" if recipe.sources[document.source].held_out else split_of(key, recipe.held_out_fraction)
+
+
+def split_of(key: int, held_out_fraction: float) -> Split:
+    """Returns the split of all documents with this hash, so that copies of a document, or a group, share one."""
+    return "held_out" if key < held_out_fraction * HASHES else "train"

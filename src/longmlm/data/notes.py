@@ -76,7 +76,7 @@ def sampled_texts(source: Source) -> Iterator[str]:
     for path in paths:
         room = SAMPLED_CHARACTERS // len(paths)
         with readable(path):
-            for _, text in records_of(Span(str(path), 0, WHOLE_FILE, 0, 0), source):
+            for _, text, _ in records_of(Span(str(path), 0, WHOLE_FILE, 0, 0), source):
                 if not isinstance(text, Unreadable):
                     yield text[:room]
                     room -= len(text)

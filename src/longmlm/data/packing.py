@@ -82,6 +82,7 @@ def pack(
     """Yields rows of at most `row_length` tokens: whole sentences, in order, until the next would not fit.
 
     FULL-SENTENCES of RoBERTa (Liu et al. 2019, section 4.2): a row may cross documents, one separator between them.
+    No row holds documents of two sources.
     A sentence longer than a row closes the open row and is cut into full rows; its remainder opens the next row. With
     `is_within_character` it is cut between characters, so that up to three tokens less fill a row.
     With doc-sentences, the end of a document closes its last row.
@@ -95,6 +96,8 @@ def pack(
 
 def pack_document(row: OpenRow, document: TokenizedDocument, mode: PackingMode) -> Iterator[Row]:
     """Appends the document's sentences to the open row, and yields each row that becomes full."""
+    if row.length and row.sources[-1] != document.source:
+        yield row.close()
     opens_document = True
     for sentence in document.sentences:
         length = len(sentence)

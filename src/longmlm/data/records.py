@@ -2,13 +2,21 @@
 
 from collections.abc import Iterator
 
-from longmlm.data.columns import by_name, check_column, extent_of_table, fields_of_table
+from longmlm.data.columns import by_name, check_column, check_split_column, extent_of_table, fields_of_table
 from longmlm.data.delimited import BROKEN, Cells, DelimitedReader
 from longmlm.data.files import CHUNK_BYTES, Extent, Lines, Span, count_bytes, ending_of, kind_of, lines_of, open_bytes
 from longmlm.data.foreign_content import HEAD_BYTES, check_content, foreign_content, remedy_of
 from longmlm.data.json_array import ElementReader
 from longmlm.data.json_lines import object_of
-from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, FieldsRecord, Unreadable, text_in, text_or_reason
+from longmlm.data.texts import (
+    BAD_ENCODING,
+    BYTE_ORDER_MARK,
+    FieldsRecord,
+    Unreadable,
+    text_in,
+    text_or_reason,
+    value_at,
+)
 from longmlm.errors import DataError
 from longmlm.hubs.storage import AnyPath, is_url, located
 from longmlm.settings.prepare import COMPRESSED, Source
@@ -49,10 +57,18 @@ def extent_of(path: AnyPath, source: Source) -> Extent:
             return Extent(count_bytes(path))
 
 
-def records_of(span: Span, source: Source) -> Iterator[tuple[int, str | Unreadable]]:
-    """Yields the offset and the text of every record of a span; blank lines are not records."""
+def records_of(span: Span, source: Source) -> Iterator[tuple[int, str | Unreadable, str | None]]:
+    """Yields the offset, the text and the group of every record of a span; blank lines are not records.
+
+    The group is the value of the source's `split_field`; None without one. A record without a value there has no text.
+    """
     for begin, fields in _fields(span, source, only_text=True):
-        yield begin, text_in(fields, source.fields)
+        text, group = text_in(fields, source.fields), None
+        if source.split_field and isinstance(text, str):
+            group = value_at(fields, source.split_field)
+            if group is None or group == "" or isinstance(group, Unreadable):
+                text = Unreadable(f"no field {source.split_field!r} to split by")
+        yield begin, text, None if group is None else str(group)
 
 
 def fields_of(path: AnyPath, source: Source) -> Iterator[FieldsRecord]:
@@ -132,6 +148,7 @@ def _header(path: AnyPath, source: Source) -> list[str]:
         raise DataError(f"{path} has a header that is not UTF-8: {remedy_of(BAD_ENCODING, source.language)}")
     for field in source.fields:
         check_column(str(path), field, names, "; or add a header, a line of names, if it has none")
+    check_split_column(str(path), source, names)
     return names
 
 

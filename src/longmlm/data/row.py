@@ -1,7 +1,7 @@
 """Packed rows: a row, rows in memory, and the ids that rows and masks use. It imports only numpy."""
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from jaxtyping import Bool, Int64, Integer, UInt32
@@ -86,6 +86,7 @@ class LooseRows:
     """Rows in memory that belong to no folder; their number in the tuple identifies them."""
 
     rows: tuple[Row, ...]
+    rows_per_source: ClassVar[dict[str, int]] = {}
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -108,6 +108,12 @@ class Rows:
         return self.manifest.sha256
 
     @property
+    def rows_per_source(self) -> dict[str, int]:
+        """How many rows each source has, in the order of the rows; empty if all are of one, or rows mix sources."""
+        sizes = self.manifest.sources(self.split) if len(self.manifest.plan.sources) > 1 else {}
+        return {name: num_rows for name, (num_rows, _) in sizes.items()}
+
+    @property
     def mean_fill(self) -> float:
         """Mean share of `row_length` that the rows of this split fill."""
         return self.manifest.report.of(self.split).fill_rate

@@ -22,7 +22,7 @@ from longmlm.artifacts.rows import (
     Split,
     SplitReport,
 )
-from longmlm.data.corpus import Document, SetAside, Slice, read_slice, split_of, text_hash
+from longmlm.data.corpus import Document, SetAside, Slice, read_slice, side_of, text_hash
 from longmlm.data.encoding import tokenized
 from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE
@@ -38,7 +38,8 @@ from longmlm.temporary import replaced_file
 CONTENT = "content"  # the folder that becomes the output
 NUM_FILLS = 20
 TOTALS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
-HISTOGRAMS = ("tokens_per_source", "unknown_per_source", "document_lengths", "fills")
+PER_SOURCE = ("tokens_per_source", "unknown_per_source", "rows_per_source")
+HISTOGRAMS = (*PER_SOURCE, "document_lengths", "fills")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class SliceJob:
         return self.report_path(number).with_suffix(".hashes")
 
     def hashes(self, number: int) -> UInt64[np.ndarray, " documents"]:
-        """Returns the hashes of a finished slice's documents."""
+        """Returns the hashes of a finished slice's documents, those that train first."""
         return np.frombuffer(self.hashes_path(number).read_bytes(), dtype=np.uint64)
 
     def unfinished(self) -> list[int]:
@@ -121,10 +122,10 @@ class Counts:
         for row in rows:
             self.totals.update(rows=1, separators=len(row.document_starts) - 1)
             self.histograms["fills"][(NUM_FILLS * len(row) - 1) // self.row_length] += 1
+            source = int(row.document_sources[0])
+            self.histograms["rows_per_source"][source] += 1
             if self.unknown is not None:
-                positions = np.flatnonzero(row.input_ids == self.unknown)
-                documents = np.searchsorted(row.document_starts, positions, side="right") - 1
-                self.histograms["unknown_per_source"].update(row.document_sources[documents].tolist())
+                self.histograms["unknown_per_source"][source] += int((row.input_ids == self.unknown).sum())
             yield row
 
     def add(self, report: SplitReport) -> None:
@@ -137,7 +138,7 @@ class Counts:
         """Returns the counts so far; `copies` is only known over all slices."""
         totals, longest = self.totals, max(self.histograms["document_lengths"], default=-1)
         counts: dict[str, Any] = {name: totals[name] for name in TOTALS}  # Any: totals, and histograms below
-        lengths = (self.num_sources, self.num_sources, longest + 1, NUM_FILLS)
+        lengths = (*[self.num_sources] * len(PER_SOURCE), longest + 1, NUM_FILLS)
         for (name, histogram), length in zip(self.histograms.items(), lengths, strict=True):
             counts[name] = tuple(histogram[index] for index in range(length))
         content = totals["tokens"] + totals["separators"] + 2 * totals["rows"]
@@ -157,14 +158,15 @@ def pack_slice(job: SliceJob, number: int) -> None:
     recipe, vocabulary = job.recipe, job.vocabulary
     counts = {split: Counts(recipe.row_length, len(recipe.sources), vocabulary.special.unk) for split in SPLITS}
     open_rows: dict[Split, tuple[OpenRow, Shard]] = {}  # a split without documents gets no shard
-    hashes: list[int] = []
+    hashes: dict[Split, list[int]] = {split: [] for split in SPLITS}
     set_aside: Counter[str] = Counter()
     languages, is_within_character = [source.language for source in recipe.sources], vocabulary.is_within_character
     documents = _documents(job, number, set_aside)
     with ExitStack() as shards:
         for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder):
-            hashes.append(text_hash(document.text))
-            split = split_of(hashes[-1], recipe.held_out_fraction)
+            text_key = text_hash(document.text)
+            split = side_of(document, text_key if document.group is None else text_hash(document.group), recipe)
+            hashes[split].append(text_key)
             if split not in open_rows:
                 opened = shards.enter_context(open_shard(job.shard_path(split, number), vocabulary.size))
                 open_rows[split] = OpenRow(recipe.row_length - 2, vocabulary.special, is_within_character), opened
@@ -173,7 +175,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
             shard.write(counts[split].count_rows(pack_document(row, counted, recipe.packing)))
         for split, (row, shard) in open_rows.items():
             shard.write(counts[split].count_rows([row.close()] if row.length else []))
-    _write(job.hashes_path(number), np.array(hashes, dtype=np.uint64).tobytes())
+    _write(job.hashes_path(number), np.array([*hashes["train"], *hashes["held_out"]], dtype=np.uint64).tobytes())
     train, held_out = (counts[split].report() for split in SPLITS)
     contents = Contents(train=train, held_out=held_out, set_aside=dict(set_aside))
     report = SliceReport(contents=contents, is_fast=job.make_encoder is not None)
@@ -204,7 +206,7 @@ def seal_slices(job: SliceJob, plan: RowsPlan, output: Path, packed: Sequence[in
     `packed` are the slices that the last run packed in `elapsed_seconds`. Raises DataError when a split has no rows.
     """
     slices = [artifact.read(SliceReport, job.report_path(number)).contents for number in range(len(job.slices))]
-    copies = _count_copies(job)
+    copies = _count_copies(job, slices)
     counts = {split: Counts(plan.row_length, len(plan.sources)) for split in SPLITS}
     set_aside: Counter[str] = Counter()
     for report in slices:
@@ -229,11 +231,10 @@ def seal_slices(job: SliceJob, plan: RowsPlan, output: Path, packed: Sequence[in
     seal(job.folder / CONTENT, output, artifact.dump(RowsManifest(plan=plan, report=report, files={})))
 
 
-def _count_copies(job: SliceJob) -> dict[Split, int]:
-    """Returns how many documents of each split have the text of an earlier document, by their hashes."""
-    hashes = np.concatenate([job.hashes(number) for number in range(len(job.slices))])
-    unique, counts = np.unique(hashes, return_counts=True)
-    copies: dict[Split, int] = dict.fromkeys(SPLITS, 0)
-    for document_hash, count in zip(unique[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
-        copies[split_of(document_hash, job.recipe.held_out_fraction)] += count - 1
-    return copies
+def _count_copies(job: SliceJob, slices: Sequence[Contents]) -> dict[Split, int]:
+    """Returns how many documents of each split have the text of an earlier document there, by their hashes."""
+    parts = [np.split(job.hashes(number), [report.train.documents]) for number, report in enumerate(slices)]
+    return {
+        split: len(hashes) - len(np.unique(hashes))
+        for split, hashes in zip(SPLITS, map(np.concatenate, zip(*parts, strict=True)), strict=True)
+    }

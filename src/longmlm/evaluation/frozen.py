@@ -8,6 +8,7 @@ tokens 1 to 3, 4 to 6 and 7 to 8, each between both special tokens.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +37,13 @@ class FrozenRows:
         """The rows to evaluate, evenly spread over the held-out split."""
         num_rows = min(len(self.rows), self.settings.max_rows or len(self.rows))
         return [index * len(self.rows) // num_rows for index in range(num_rows)]
+
+    @property
+    def places_by_source(self) -> dict[str, slice]:
+        """Where in `row_ids` the rows of each source are; empty if all rows are of one source."""
+        sizes = self.rows.rows_per_source
+        ends = np.searchsorted(self.row_ids, np.cumsum([0, *sizes.values()])).tolist()
+        return {name: slice(*place) for name, place in zip(sizes, pairwise(ends), strict=True) if place[0] < place[1]}
 
     def masked(self, row_id: int) -> MaskedRow:
         """Returns a row under its frozen mask."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
-from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
+from longmlm.artifacts.accuracy import FilledMask, Measured
 from longmlm.artifacts.provenance import ModelSource
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
@@ -39,8 +39,8 @@ class RunEvaluation:
         """The number of held-out rows that are measured."""
         return len(self.frozen.row_ids)
 
-    def baseline(self, between_rows: Callable[[], None]) -> Accuracy | None:
-        """Returns base_cut; None, after printing the reason, when the base model is not available.
+    def baseline(self, between_rows: Callable[[], None]) -> Measured | None:
+        """Returns what base_cut is of; None, after printing the reason, when the base model is not available.
 
         Raises TrainingError then, if the run is to stop once the accuracy is recovered.
         """
@@ -60,8 +60,8 @@ class RunEvaluation:
         heartbeat()
         view = viewer_of("cut", self.base_positions, self.frozen.special)
         base = MlmObjective(model, self.objective.precision)
-        measured = self._measure(base, view, between_rows, "base model").whole
-        check_predicts(measured, self.frozen, view, name)
+        measured = self._measure(base, view, between_rows, "base model")
+        check_predicts(measured.whole, self.frozen, view, name)
         return measured
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:

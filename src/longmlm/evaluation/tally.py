@@ -13,7 +13,8 @@ model is right at position 1 of row 0 and position 3 of row 1.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -30,20 +31,21 @@ Selected = Int64[np.ndarray, " selected"]
 class Tally:
     """Sums of selected tokens, correct predictions and losses: by row and bin of positions, and by row and offset.
 
-    A bin of offsets is half of base_positions wide.
+    A bin of offsets is half of base_positions wide. `rows_by_source` are the rows of each source, if there are several.
     """
 
     by_bin: Float64[np.ndarray, "3 rows bins"]
     by_offset: Float64[np.ndarray, "3 rows offsets"]
     base_positions: int
     row_length: int
+    rows_by_source: Mapping[str, slice] = field(default_factory=dict)
 
     @classmethod
-    def empty(cls, num_rows: int, base_positions: int, row_length: int) -> Self:
+    def empty(cls, num_rows: int, base_positions: int, row_length: int, rows_by_source: Mapping[str, slice]) -> Self:
         """Returns sums of no tokens."""
         num_blocks = math.ceil(row_length / base_positions)
         by_bin = np.zeros((3, num_rows, num_blocks * bins_per_block(base_positions)))
-        return cls(by_bin, np.zeros((3, num_rows, 2 * num_blocks)), base_positions, row_length)
+        return cls(by_bin, np.zeros((3, num_rows, 2 * num_blocks)), base_positions, row_length, rows_by_source)
 
     def add(self, row: int, positions: Selected, offsets: Selected, values: Float64[np.ndarray, "3 selected"]) -> None:
         """Adds selected tokens of a row: `positions` in it, `offsets` from where their document starts in it.
@@ -60,18 +62,22 @@ class Tally:
         own = torch.from_numpy(np.concatenate([self.by_bin, self.by_offset], axis=-1)).to(accelerator.device)
         sums = accelerator.reduce(own, "sum").cpu().numpy()[:, :num_rows]
         by_bin, by_offset = np.split(sums, [self.by_bin.shape[-1]], axis=-1)
-        return type(self)(by_bin, by_offset, self.base_positions, self.row_length)
+        return replace(self, by_bin=by_bin, by_offset=by_offset)
 
     @property
     def measured(self) -> Measured:
-        """The accuracies of whole rows, per block and per bin."""
+        """The accuracies of whole rows, per block, per bin and by source."""
         by_row = self.by_bin.sum(-1)
         blocks = self.by_bin.reshape(*by_row.shape, -1, bins_per_block(self.base_positions)).sum(-1)
         num_bins = len(bin_starts(self.base_positions, self.row_length))
         selected, correct = (tuple(counts.astype(int).tolist()) for counts in by_row[:2])
-        return Measured(
-            _accuracy(*by_row), _accuracies(blocks), _accuracies(self.by_bin[..., :num_bins]), selected, correct
-        )
+        parts = {
+            name: replace(self, by_bin=self.by_bin[:, own], by_offset=self.by_offset[:, own], rows_by_source={})
+            for name, own in self.rows_by_source.items()
+        }
+        sources = {name: replace(part.measured, blocks=(), positions=()) for name, part in parts.items()}
+        positions = _accuracies(self.by_bin[..., :num_bins])
+        return Measured(_accuracy(*by_row), _accuracies(blocks), positions, selected, correct, sources)
 
     @property
     def measured_by_offset(self) -> tuple[Accuracy, ...]:

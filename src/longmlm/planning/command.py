@@ -69,6 +69,7 @@ def plan(config: PlanConfig) -> None:
         ("rows", kind, _rows(rows, work)),
         ("model", "exact", _model(model, base_positions, work)),
         ("steps", kind, _steps(training, config)),
+        *([("sources", kind, _sources(training))] if len(training.seen) > 1 else []),
         ("memory", "estimate", _memory(training, cost, machine)),
         ("disk", "estimate", _disk(config, Sizes(model.num_parameters(), model.config.vocab_size, rows.num_tokens))),
         ("time", "estimate", _time(training, rows, machine, config)),
@@ -100,6 +101,13 @@ def _steps(training: TrainingPlan, config: PlanConfig) -> str:
     steps = f"{config.pretrain.recipe.num_steps:,} of {rows} ({training.tokens_per_step:,} tokens)"
     advice = "; so many repetitions gain little: add text or lower num_steps" if training.epochs > MAX_EPOCHS else ""
     return f"{steps}: {training.num_tokens / 1e6:,.1f} M tokens, {training.epochs:.2f} epochs{advice}"
+
+
+def _sources(training: TrainingPlan) -> str:
+    """Returns how often each source is seen, and its share of the tokens."""
+    seen = (f"{name} {times:.2f} times, {share:.1%} of the tokens" for name, (times, share) in training.seen.items())
+    often = " and ".join(name for name, (times, _) in training.seen.items() if times > MAX_EPOCHS)
+    return "; ".join([*seen, *([f"so many repetitions of {often} gain little: lower its weight"] if often else [])])
 
 
 def _memory(training: TrainingPlan, cost: Cost, machine: Machine) -> str:
@@ -171,7 +179,7 @@ def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:
             check_splits(recipe, plan_slices(recipe.sources, recipe.slice_bytes))
         elif not corpus.num_tokens:
             raise DataError(f"the size of {', '.join(corpus.not_counted)} is not known yet: run longmlm prepare first")
-        return corpus, estimated_rows(corpus.num_tokens, recipe)
+        return corpus, estimated_rows([corpus_size([source]).num_tokens for source in recipe.sources], recipe)
     manifest = read_rows_manifest(folder)
     if manifest.plan.row_length != recipe.row_length:
         raise DataError(

@@ -1,9 +1,9 @@
 """What training will take, before anything runs: steps, epochs, memory, disk and hours."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from longmlm.batches.sampling import largest_share
+from longmlm.batches.sampling import largest_share, mixture_of
 from longmlm.batches.steps import rows_per_step
 from longmlm.model.cost import Cost, Work, micro_batch_rows
 from longmlm.planning.size import RowsSize
@@ -25,7 +25,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What a training run takes; `rows_per_micro_batch` is 0 if not even one row fits."""
+    """What a training run takes; `rows_per_micro_batch` is 0 if not even one row fits.
+
+    `seen` says by the name of a source how often it is seen, and its share of the tokens.
+    """
 
     rows_per_step: int
     tokens_per_step: int
@@ -34,6 +37,7 @@ class TrainingPlan:
     rows_per_micro_batch: int
     memory_bytes: int
     hours: float
+    seen: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def training_plan(
@@ -44,23 +48,28 @@ def training_plan(
     Speeds count padding as tokens; `num_tokens` does not.
     """
     row_length, num_processes = work.row_length, machine.num_processes
-    num_rows = rows_per_step(recipe.batch_tokens, row_length, rows.mean_fill, num_processes)
+    mixture = mixture_of(recipe.weights, rows.sources) if rows.sources or rows.is_exact else None
+    mean_fill = rows.mean_fill * (mixture.fill if mixture else 1)
+    num_rows = rows_per_step(recipe.batch_tokens, row_length, mean_fill, num_processes)
     share = largest_share(num_rows, num_processes)
     fitting = cost.fitting_rows(machine.memory_bytes, cost.state_bytes)
     chosen = micro_batch_rows(fitting, share, row_length, work.has_gpu)
     if runtime.rows_per_micro_batch is not None:
         chosen = min(runtime.rows_per_micro_batch, share)
     evaluated = min(rows.held_out_rows, recipe.held_out.max_rows or rows.held_out_rows)
-    num_steps = recipe.num_steps
+    num_steps, epochs = recipe.num_steps, recipe.num_steps * num_rows / rows.train_rows
+    times = mixture.times_seen(num_steps * num_rows) if mixture else dict.fromkeys(rows.sources, epochs)
+    tokens = {name: times[name] * num_tokens for name, (_, num_tokens) in rows.sources.items()}
     evaluations = evaluations_as_steps(num_steps, runtime, evaluated / num_rows)
     return TrainingPlan(
         rows_per_step=num_rows,
-        tokens_per_step=round(num_rows * row_length * rows.mean_fill),
-        num_tokens=round(num_steps * num_rows * row_length * rows.mean_fill),
-        epochs=num_steps * num_rows / rows.train_rows,
+        tokens_per_step=round(num_rows * row_length * mean_fill),
+        num_tokens=round(num_steps * num_rows * row_length * mean_fill),
+        epochs=epochs,
         rows_per_micro_batch=chosen,
         memory_bytes=memory_bytes(cost, work, max(1, chosen)),
         hours=(num_steps + evaluations) * num_rows * row_length / machine.tokens_per_second / 3600,
+        seen={name: (times[name], own / sum(tokens.values())) for name, own in tokens.items()},
     )
 
 

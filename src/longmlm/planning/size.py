@@ -1,7 +1,7 @@
 """The size of a corpus and of a pipeline's results, and an estimate of tokens and rows before anything is encoded."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from longmlm.hubs.models import CONFIG, config_of_model, read_architecture
 from longmlm.hubs.storage import located
 from longmlm.model.families import num_parameters
 from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.settings.prepare import PrepareRecipe, Source
+from longmlm.settings.prepare import PrepareRecipe, Source, source_names
 from longmlm.settings.results import result_of
 from longmlm.training.run_folder import list_checkpoints
 
@@ -38,13 +38,17 @@ class CorpusSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsSize:
-    """Content tokens and rows of both splits, and the mean fill of a training row."""
+    """Content tokens and rows of both splits, and the mean fill of a training row.
+
+    `sources` has the numbers of training rows and tokens by the names of the sources; it is empty where rows mix them.
+    """
 
     num_tokens: int
     train_rows: int
     held_out_rows: int
     mean_fill: float
     is_exact: bool
+    sources: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def corpus_size(sources: Sequence[Source]) -> CorpusSize:
@@ -63,17 +67,24 @@ def corpus_size(sources: Sequence[Source]) -> CorpusSize:
     return CorpusSize(num_files, num_bytes, num_tokens, tuple(not_counted))
 
 
-def estimated_rows(num_tokens: int, recipe: PrepareRecipe) -> RowsSize:
+def estimated_rows(tokens_per_source: Sequence[int], recipe: PrepareRecipe) -> RowsSize:
     """Returns an estimate of the rows: about half a long sentence stays empty at the end of each."""
     fill = max(MIN_FILL, 1 - UNUSED_TOKENS / recipe.row_length)
-    num_rows = num_tokens / max(1.0, fill * recipe.row_length - 2)
-    held_out = round(num_rows * recipe.held_out_fraction)
+    row_tokens, num_tokens = max(1.0, fill * recipe.row_length - 2), sum(tokens_per_source)
+    trained = {
+        name: (1 - recipe.held_out_fraction) * tokens
+        for name, source, tokens in zip(source_names(recipe.sources), recipe.sources, tokens_per_source, strict=True)
+        if not source.held_out
+    }
+    train_rows = round(sum(trained.values()) / row_tokens)
+    sizes = {name: (max(1, round(tokens / row_tokens)), round(tokens)) for name, tokens in trained.items()}
     return RowsSize(
         num_tokens=num_tokens,
-        train_rows=max(1, round(num_rows) - held_out),
-        held_out_rows=max(1, held_out),
+        train_rows=max(1, train_rows),
+        held_out_rows=max(1, round(num_tokens / row_tokens) - train_rows),
         mean_fill=fill,
         is_exact=False,
+        sources=sizes if all(tokens_per_source) else {},  # none are known of datasets on a hub
     )
 
 
@@ -86,6 +97,7 @@ def rows_size(manifest: RowsManifest) -> RowsSize:
         held_out_rows=held_out.rows,
         mean_fill=train.fill_rate,
         is_exact=True,
+        sources=manifest.sources("train"),
     )
 
 

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from huggingface_hub.constants import REPOCARD_NAME
-
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Accuracy, block_names, within_error
 from longmlm.artifacts.artifact import PAGE_FILE
@@ -15,16 +13,12 @@ from longmlm.artifacts.evaluation import (
     VIEW_NAMES,
     Evaluation,
     ViewName,
-    read_evaluation,
 )
-from longmlm.artifacts.metrics import MetricsFile
 from longmlm.errors import counted
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import Head, Section, Tile, page, public_path, write_page
 from longmlm.reports.tables import Table, difference_text, signed
-from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.pretrain import number_format
-from longmlm.settings.results import result_of
 
 EXPLANATIONS: dict[ViewName, str] = {
     "base_cut": "base model, rows cut to its length",
@@ -44,6 +38,10 @@ COLOURS: dict[ViewName, Colour] = {
     "long_before": "pale",
     "long_after": "blue",
 }
+BY_SOURCE = (
+    "The same on the rows of each source, with the loss of the latest long model in nats per token, and what it has "
+    "recovered there: the difference between the two accuracies, in percentage points."
+)
 TILES: tuple[ViewName, ...] = ("long_after", "base_cut", "base_windows", "long_before")
 
 
@@ -65,9 +63,11 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
             "before each chunk."
         )
     finer = "The same at a finer resolution. Shaded areas show two standard errors."
+    by_source = sources_table(evaluation)
     sections = [
         Section("Accuracy", _caption(evaluation), accuracy_table(evaluation)),
         Section("What the columns mean", "", _explanations(evaluation)),
+        *([Section("By source", BY_SOURCE, by_source)] if by_source.lines else []),
         Section("By block of positions", bars, _blocks_chart(evaluation)),
         Section("By position", finer, _positions_chart(evaluation)),
     ]
@@ -111,6 +111,18 @@ def accuracy_table(evaluation: Evaluation) -> Table:
     for number, positions in enumerate(block_names(evaluation.base_positions, evaluation.row_length)):
         lines.append([positions, *(_percent(evaluation.measured[name].blocks[number]) for name in names)])
     return Table(["accuracy in %", *names], lines)
+
+
+def sources_table(evaluation: Evaluation) -> Table:
+    """Returns a line per source with a column per view, the loss of the latest one and what it recovered."""
+    names = _views(evaluation)
+    lines = []
+    for source, latest in evaluation.measured[evaluation.latest_view].sources.items():
+        accuracies = [_percent(evaluation.measured[name].sources[source].whole) for name in names]
+        loss = "–" if latest.whole.loss is None else f"{latest.whole.loss:.3f}"
+        gain = evaluation.difference("long_after", "base_cut", source)
+        lines.append([source, f"{latest.whole.num_selected:,}", *accuracies, loss, difference_text(gain)])
+    return Table(["source", "selected", *names, "loss", "long_after - base_cut"], lines)
 
 
 def gains_table(evaluation: Evaluation) -> Table:
@@ -258,34 +270,3 @@ def _recovery_text(evaluation: Evaluation) -> str:
         "Horizontal lines show the base model: base_cut as the run measured it on its own held-out rows, base_windows "
         f"as in the table.{recovered}"
     )
-
-
-def summary(config: ResolvedPipeline) -> str:
-    """Returns what was found in a sentence, the paths of the page and the release, and what to do next."""
-    evaluation = None
-    if config.evaluate and "evaluate" in config.stages:
-        folder = result_of(config.evaluate)
-        evaluation = read_evaluation(folder / Evaluation.FILE)
-        lines = [finding(evaluation), f"page: {folder / PAGE_FILE}"]
-    else:
-        measured = [
-            (line.step, line.held_out.whole.accuracy) for line in MetricsFile(result_of(config.pretrain)).evaluations()
-        ]
-        lines = [f"held-out accuracy at step {step}: {found:.2f} %" for step, found in measured if found is not None]
-        lines = lines[:: max(1, len(lines) - 1)]  # before and after training
-    released = [f"released: {result_of(config.release)}"] if "release" in config.stages else []
-    return "\n".join([*lines, *released, *_next_steps(config, evaluation)])
-
-
-def _next_steps(config: ResolvedPipeline, evaluation: Evaluation | None) -> list[str]:
-    """Returns what to do next: train longer, release, or publish."""
-    if evaluation is not None and evaluation.is_recovered is False:
-        run = result_of(config.pretrain)
-        return [f"next: to train longer, set pretrain.start.checkpoint = {str(run)!r} and another output"]
-    if "release" not in config.stages:
-        return ["next: to make a release, run the same pipeline without until"]
-    if config.release.publish is None:
-        card = result_of(config.release) / REPOCARD_NAME
-        pipeline = f"{config.output}/pipeline.toml"
-        return [f"next: read {card}, then publish: longmlm release {pipeline} --publish hf:OWNER/NAME"]
-    return []

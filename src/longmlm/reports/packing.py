@@ -9,7 +9,7 @@ from longmlm.errors import counted
 from longmlm.reports.charts import Chart, Colour, Series
 from longmlm.reports.pages import Head, Section, Tile, page
 from longmlm.reports.tables import Table, text_table
-from longmlm.settings.prepare import PackingMode
+from longmlm.settings.prepare import PackingMode, source_names
 
 NAMES: dict[Split, tuple[str, Colour]] = {"train": ("training", "blue"), "held_out": ("held-out", "amber")}
 COUNTS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
@@ -134,12 +134,14 @@ def _bars(
 
 
 def sources_table(manifest: RowsManifest) -> Table:
-    """Returns how many tokens each source contributed to each split."""
+    """Returns how many tokens each source contributed to each split; several sources are shown with their names."""
     counts = [manifest.report.of(split).tokens_per_source for split in SPLITS]
-    total, lines = max(1, sum(map(sum, counts))), []
-    for source, unknown, *tokens in zip(manifest.plan.sources, manifest.report.unknown_shares, *counts, strict=True):
+    total, lines, sources = max(1, sum(map(sum, counts))), [], manifest.plan.sources
+    names = source_names(sources) if len(sources) > 1 else [""]
+    for name, source, unknown, *tokens in zip(names, sources, manifest.report.unknown_shares, *counts, strict=True):
         shares = [f"{sum(tokens) / total:.1%}", f"{unknown:.2%}"]
-        lines.append([name_of(source), source.language, *(f"{count:,}" for count in tokens), *shares])
+        words = f"{name}: {name_of(source)}".removeprefix(": ")
+        lines.append([words, source.language, *(f"{count:,}" for count in tokens), *shares])
     return Table(["source", "language", *(name for name, _ in NAMES.values()), "share", "unknown"], lines)
 
 

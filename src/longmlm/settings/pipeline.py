@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig, Initialisation
-from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.prepare import PrepareConfig, source_names
+from longmlm.settings.pretrain import PretrainConfig, weights_problem
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.shipped import BUNDLED, bundled_resolved, is_same_path
 from longmlm.settings.tables import Table, merged, nested, table_at, with_arrays
@@ -214,6 +214,10 @@ def disagreements(pipeline: "ResolvedPipeline") -> Iterator[str]:
             yield f"{name} is {shown}, but {follower} is {own}: set {name} alone, which all stages follow"
     if pipeline.model is not None and start.architecture is not None:
         yield "model and pretrain.start.architecture both say what is trained: remove one of them"
+    sources = pipeline.prepare.recipe.sources
+    trained = [name for name, one in zip(source_names(sources), sources, strict=True) if not one.held_out]
+    if (weights := pipeline.pretrain.recipe.weights) and (problem := weights_problem(weights, trained)):
+        yield f"pretrain.recipe.{problem}"
     if extend and not pipeline.extension and extend.recipe.num_positions is not None:
         yield "extension is false, but extend.recipe.num_positions extends the model: remove one of them"
 

@@ -1,8 +1,9 @@
 """Settings of the prepare stage: the corpus, and how it is packed into rows."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.tables import Unused
@@ -17,6 +18,8 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # endings after that of the format
 class Source:
     """A part of the corpus in one language: files, or a split of a dataset."""
 
+    name: str | None = None
+    """What weights, metrics and pages call the source; by default source-1, source-2 and so on, in their order."""
     files: tuple[str, ...] = ()
     """Paths, URLs such as s3://BUCKET/NAME, or globs: .txt or .md (one document per file), .jsonl, .ndjson, .json,
     .csv, .tsv or .parquet (one per record); all but .parquet may be compressed (.gz, .bz2, .xz, .zst)."""
@@ -37,8 +40,15 @@ class Source:
     """Character between the fields of .csv and .tsv files; by default a comma in .csv, a tab in .tsv files."""
     language: str = "en"
     """ISO 639-1 code of the language, for sentence splitting."""
+    held_out: bool = False
+    """Hold out the whole source from training."""
+    split_field: str | None = None
+    """Field or column, such as book or patient: documents with the same value in it are all held out, or none is. By
+    default the text decides, so that exact copies stay together."""
 
     def __post_init__(self) -> None:
+        if self.name is not None and not (self.name.isprintable() and any(map(str.isalpha, self.name))):
+            raise ValueError(f"name must be printable and have a letter, not {self.name!r}")
         if bool(self.files) == bool(self.dataset):
             raise ValueError("a source needs either at least one path in `files` or a `dataset`")
         if self.dataset and not self.split:
@@ -48,6 +58,8 @@ class Source:
         check_delimiter(self.delimiter)
         if self.delimiter is not None and self.dataset:
             raise ValueError("delimiter needs `files`, but the source has a `dataset`")
+        if self.held_out and self.split_field is not None:
+            raise ValueError("split_field has no effect with held_out = true, which holds out all: remove one of them")
         if self.text_fields and self.text_field != "text":
             raise ValueError("text_field and text_fields both name the text: set one of them")
         if len(set(self.text_fields)) < len(self.text_fields):
@@ -58,11 +70,21 @@ class Source:
         """The fields that hold the text."""
         return self.text_fields or (self.text_field,)
 
+    @property
+    def read_fields(self) -> tuple[str, ...]:
+        """The fields that documents are made of: those, and the one that decides on which side a document stands."""
+        return self.fields if self.split_field is None else (*self.fields, self.split_field)
+
     def name_of(self, path: str) -> str:
         """Returns what messages call a file of the source: its path, or the split that it is a copy or a part of."""
         parts = (self.dataset, self.subset, self.split)
         is_part = self.dataset and (not path or path.endswith(".arrow"))
         return ", ".join(part for part in parts if part) if is_part else path
+
+
+def source_names(sources: Sequence[Any]) -> list[str]:
+    """Returns the names of sources, or of records of them: their own, else source-1, source-2 and so on by place."""
+    return [source.name or f"source-{number}" for number, source in enumerate(sources, 1)]
 
 
 def check_delimiter(delimiter: str | None) -> None:
@@ -90,7 +112,7 @@ class PrepareRecipe:
     packing: PackingMode = "full-sentences"
     """full-sentences: a row may span documents; doc-sentences: it never does."""
     held_out_fraction: float = 0.01
-    """Fraction of the documents to hold out from training, chosen by a hash of their text."""
+    """Fraction of the documents to hold out from training, chosen by a hash of their text, or of their split_field."""
     slice_bytes: int = 32_000_000
     """Bytes of text in a slice, the unit of work; no row spans two slices."""
 
@@ -100,6 +122,11 @@ class PrepareRecipe:
             raise ValueError("held_out_fraction must be above 0 and below 1")
         if not self.sources:
             raise ValueError("no text: set corpus in a pipeline file, or [[recipe.sources]]")
+        name, count = Counter(source_names(self.sources)).most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"{count} sources are called {name!r}: give each a name of its own")
+        if all(source.held_out for source in self.sources):
+            raise ValueError("every source is held out, and none is left to train on: remove held_out from one of them")
         if self.slice_bytes < 1:
             raise ValueError("slice_bytes must be at least 1")
 

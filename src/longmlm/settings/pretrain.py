@@ -1,7 +1,7 @@
 """Settings of the pretrain stage: initial weights, recipe, how the run is executed; and of its checkpoints' command."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +13,9 @@ MAX_THREADS = 1024
 ComputePrecision = Literal["no", "fp16", "bf16"]
 Precision = Literal["auto", ComputePrecision]
 Schedule = Literal["linear", "cosine", "constant-then-decay"]
+Weight = float | dict[str, float]  # of a source: a number, or {SHARE: a number}
+SHARE = "share"
+ROUNDING = 1e-6  # by which the sum of shares may differ from 1
 
 
 def number_format(precision: ComputePrecision) -> str:
@@ -84,6 +87,9 @@ class PretrainRecipe:
     without bf16. Parameters and optimizer stay fp32."""
     seed: int = 42
     """Seed of the row order, the masks and dropout."""
+    weights: dict[str, Weight] = field(default_factory=dict)
+    """By the names of sources: how often a row of the source is seen, relative to the others (1 if not named), or
+    `{ share = 0.3 }`, the source's share of the training tokens. By default every row is seen equally often."""
     masking: Masking = field(default_factory=Masking)
     held_out: HeldOut = field(default_factory=HeldOut)
 
@@ -97,6 +103,7 @@ class PretrainRecipe:
         if not self.max_gradient_norm > 0:
             raise ValueError("max_gradient_norm must be positive")
         check_regularisation(self.weight_decay, self.dropout)
+        check_weights(self.weights)
         if not 0 <= self.seed < 2**63:
             raise ValueError("seed must be at least 0 and below 2 ** 63")
         if min(self.warmup_steps, self.decay_steps) < 0 or self.warmup_steps + self.decay_steps > self.num_steps:
@@ -121,6 +128,40 @@ def check_regularisation(weight_decay: float, dropout: float | None) -> None:
         raise ValueError("weight_decay must not be negative")
     if dropout is not None and not 0 <= dropout < 1:
         raise ValueError("dropout must be at least 0 and below 1")
+
+
+def has_shares(weights: Mapping[str, Weight]) -> bool:
+    """Returns whether valid weights are shares of the training tokens."""
+    return any(isinstance(weight, dict) for weight in weights.values())
+
+
+def number_of(weight: Weight) -> float:
+    """Returns the number in a valid weight."""
+    return weight[SHARE] if isinstance(weight, dict) else weight
+
+
+def check_weights(weights: Mapping[str, Weight]) -> None:
+    """Raises ValueError for weights that no corpus can have."""
+    are_shares = has_shares(weights)
+    for name, weight in weights.items():
+        if isinstance(weight, dict) != are_shares or (isinstance(weight, dict) and weight.keys() != {SHARE}):
+            raise ValueError(f"weights.{name} must be a number; or write {{ share = NUMBER }} for every source")
+        if not 0 < number_of(weight) < math.inf:
+            raise ValueError(f"weights.{name} must be positive: to leave a source out of training, hold it out instead")
+    if are_shares and abs((total := sum(map(number_of, weights.values()))) - 1) > ROUNDING:
+        raise ValueError(f"the shares in weights add up to {total:g}: they must add up to 1")
+
+
+def weights_problem(weights: Mapping[str, Weight], names: Collection[str]) -> str:
+    """Returns what is wrong with weights for sources of these names, which have rows to train on; else nothing."""
+    listed = ", ".join(names)
+    if len(names) == 1:
+        return f"weights are for several sources, and {listed} is the only one to train on: remove weights"
+    if unknown := [name for name in weights if name not in names]:
+        return f"weights.{unknown[0]} names no source to train on: they are {listed}"
+    if has_shares(weights) and (missing := [name for name in names if name not in weights]):
+        return f"weights has no share for {missing[0]}: give one to each of {listed}, which add up to 1"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from longmlm.evaluation.comparison import compare, load_models
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.folders import replaced_folder
 from longmlm.hubs.models import local_model_sha256, weights_sha256
-from longmlm.reports.evaluation import accuracy_table, write_evaluation
+from longmlm.reports.evaluation import accuracy_table, sources_table, write_evaluation
 from longmlm.reports.pages import made_with
 from longmlm.reports.tables import text_table
 from longmlm.runtime.collectives import broadcast_from_main, local_main_first
@@ -34,7 +34,9 @@ def evaluate(config: EvaluateConfig) -> None:
         if accelerator.is_main_process:
             write_evaluation(evaluation, folder, made_with("evaluate", present(asdict(config))))
     if accelerator.is_main_process:
-        print(text_table(accuracy_table(evaluation)), f"page: {output / PAGE_FILE}", sep="\n")
+        tables = [accuracy_table(evaluation), sources_table(evaluation)]
+        texts = [text_table(table) for table in tables if table.lines]
+        print(*texts, f"page: {output / PAGE_FILE}", sep="\n")
 
 
 def measured(config: EvaluateConfig, accelerator: Accelerator) -> Evaluation:

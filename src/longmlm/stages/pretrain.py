@@ -18,6 +18,7 @@ from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
 from longmlm.artifacts.rows import SPLITS
 from longmlm.artifacts.run import CheckpointState, MicroBatch
+from longmlm.batches.sampling import mixture_of
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
@@ -38,7 +39,7 @@ from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_r
 from longmlm.runtime.launch import launch, resolved_precision, seed_process, shut_down
 from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
-from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe, Start
+from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import check_room, run_precision
 from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch, zero_stage
@@ -113,6 +114,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     prepare_model(loaded.model, config, provenance.extension)
     run = new_run(config, accelerator, MlmObjective(loaded.model, precision), rows.row_length)
     evaluation = run_evaluation(config, run, loaded, vocabulary, provenance.extension)
+    architecture = config.start.architecture
     record = RunRecord(
         tokenizer=loaded.tokenizer,
         settings=to_toml(config),
@@ -122,7 +124,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         carried=loaded.carried,
         cursor=0 if newest.folder else first_cursor(provenance.started_from, rows, config.recipe, accelerator),
         rows_plan=rows.manifest.plan,
-        architecture_sha256=saved.architecture_sha256 if saved else architecture_sha256(config.start),
+        architecture_sha256=saved.architecture_sha256 if saved else architecture and sha256_of(Path(architecture)),
     )
     batches = step_batches(run, config.recipe, rows, vocabulary, saved.state.micro_batch if saved else None)
     seed_process(config.recipe.seed, accelerator.process_index)
@@ -238,11 +240,6 @@ def load_start(
     return loaded, loaded.provenance
 
 
-def architecture_sha256(start: Start) -> str | None:
-    """Returns the hash of the config.json of an untrained model; None for a checkpoint."""
-    return sha256_of(Path(start.architecture)) if start.architecture is not None else None
-
-
 def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, accelerator: Accelerator) -> int:
     """Returns the cursor at which a new run begins.
 
@@ -255,7 +252,8 @@ def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, 
         if not (folder / CheckpointState.FILE).is_file():
             return 0  # no checkpoint of a run
         saved = read_state(folder)
-        is_same_order = (saved.rows_sha256, saved.recipe.seed) == (rows.sha256, recipe.seed)
+        then = saved.recipe
+        is_same_order = (saved.rows_sha256, then.seed, then.weights) == (rows.sha256, recipe.seed, recipe.weights)
         return saved.state.cursor if is_same_order else 0
 
     num_rows = broadcast_from_main(accelerator, cursor)
@@ -289,12 +287,14 @@ def step_batches(
     batch of quite a different size. Raises TrainingError when not even one row fits into memory.
     """
     accelerator, num_processes = run.accelerator, run.accelerator.num_processes
-    num_rows = rows_per_step(recipe.batch_tokens, rows.row_length, rows.mean_fill, num_processes)
-    tokens = round(num_rows * rows.row_length * rows.mean_fill)
+    mixture = mixture_of(recipe.weights, rows.manifest.sources("train"))
+    mean_fill = rows.mean_fill * (mixture.fill if mixture else 1)
+    num_rows = rows_per_step(recipe.batch_tokens, rows.row_length, mean_fill, num_processes)
+    tokens = round(num_rows * rows.row_length * mean_fill)
     if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
         batch = f"a global batch of {counted(num_rows, 'whole row')} has {tokens:,} tokens"
         accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
     pad = None if run.backend.objective.reads_packed_batches else vocabulary.special.pad
-    drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad)
+    drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad, mixture)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

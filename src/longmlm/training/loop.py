@@ -66,7 +66,9 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
         _prepare_folder(task, run, None)
         new, base = TrainState(cursor=task.record.cursor), task.evaluation.baseline(heartbeat)
         if base is not None:
-            new = replace(new, base_cut=base.accuracy, base_cut_error=base.standard_error)
+            by_source = {name: one.whole for name, one in base.sources.items()}
+            whole = {"base_cut": base.whole.accuracy, "base_cut_error": base.whole.standard_error}
+            new = replace(new, **whole, base_cut_by_source=by_source)
         return evaluate(task, run, new, Stop())
     state = resumable_state(resumed_from, task.record)
     run.accelerator.print(f"resuming after step {state.step}, from {resumed_from}")
@@ -182,6 +184,7 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             held_out=held_out,
             base_cut=state.base_cut,
             base_cut_error=state.base_cut_error,
+            base_cut_by_source=state.base_cut_by_source,
             recovered_at_step=state.recovered_at_step,
             recovered_at_tokens=state.recovered_at_tokens,
             examples=examples,

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from longmlm.artifacts.accuracy import accuracy_difference
 from longmlm.artifacts.artifact import dump
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, TrainingMetrics, parse_line
 from longmlm.artifacts.run import TrainState
@@ -106,6 +107,11 @@ def figures(line: Metrics) -> dict[str, float]:
     else:
         blocks = {f"block_{index}": block.accuracy for index, block in enumerate(line.held_out.blocks)}
         group, values = "held_out", {**values["held_out"]["whole"], **{key: values[key] for key in RECOVERY}, **blocks}
+        for name, one in line.held_out.sources.items():
+            values |= {f"{name}/accuracy": one.whole.accuracy, f"{name}/loss": one.whole.loss}
+        for name, base in line.base_cut_by_source.items():
+            gain = accuracy_difference(line.held_out.sources[name].whole, base)
+            values |= {f"{name}/base_cut": base.accuracy, f"{name}/recovery": gain and gain.points}
     numbers = {key: value for key, value in values.items() if isinstance(value, int | float) and key not in NOT_PLOTTED}
     return {f"{group}/{key}": float(value) for key, value in numbers.items() if math.isfinite(value)}
 

@@ -1,0 +1,141 @@
+"""Weights of sources: exact numbers in each block, whole epochs of each source, one cursor, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longmlm.batches import sampling
+from longmlm.batches.sampling import BLOCK, Mixture, mixture_of, permuted
+from longmlm.errors import DataError
+from longmlm.settings.pretrain import PretrainRecipe, Weight
+
+SOURCES = {"novels": (5_000, 500_000), "laws": (700, 35_000), "letters": (123, 12_300)}  # rows and tokens
+FIRST = {"novels": 0, "laws": 5_000, "letters": 5_700}
+WEIGHTS: dict[str, Weight] = {"laws": 3.0, "letters": 10.0}
+
+
+def mixed(weights: dict[str, Weight], sources: dict[str, tuple[int, int]] = SOURCES) -> Mixture:
+    found = mixture_of(weights, sources)
+    assert found is not None
+    return found
+
+
+def source_of(row_ids: np.ndarray) -> np.ndarray:
+    return np.searchsorted([*FIRST.values()], row_ids, side="right") - 1
+
+
+def test_the_worked_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "BLOCK", 10)
+    both = mixed({"A": 1.0, "B": 5.0}, {"A": (6, 60), "B": (3, 30)})
+    assert both.drawn == (3, 7)
+    values = permuted(np.arange(10), 10, 4, sampling.BLOCKS + 2)
+    drawn = both.batch(20, 10, seed=4)
+    for value, source, size, first, index, epoch in ((1, 0, 6, 0, 1, 1), (5, 1, 3, 6, 1, 5)):
+        place = values.tolist().index(value)
+        number = (source + 1) * sampling.EPOCHS + epoch
+        assert drawn.row_ids[place] == first + permuted(np.array([index]), size, 4, number).item()
+        assert drawn.epochs[place] == epoch
+
+
+def test_each_block_holds_the_weighted_numbers_rounded_by_the_largest_remainder() -> None:
+    found = mixed(WEIGHTS)
+    exact = np.array([5_000, 3 * 700, 10 * 123]) * BLOCK / (5_000 + 3 * 700 + 10 * 123)
+    assert [*map(int, exact)] == [600, 252, 147] and exact.argmax() != (exact % 1).argmax() == 2
+    assert found.drawn == (600, 252, 148)
+    sources = source_of(found.batch(0, 30 * BLOCK, seed=3).row_ids).reshape(30, BLOCK)
+    assert {tuple(np.bincount(block, minlength=3).tolist()) for block in sources} == {found.drawn}
+    assert len({tuple(block.tolist()) for block in sources}) == 30, "each block has an order of its own"
+
+
+def test_every_row_of_a_source_is_seen_once_before_one_is_seen_again() -> None:
+    draw = mixed(WEIGHTS).batch(0, 30 * BLOCK, seed=3)
+    sources = source_of(draw.row_ids)
+    for number, (name, (size, _)) in enumerate(SOURCES.items()):
+        row_ids, epochs = draw.row_ids[sources == number], draw.epochs[sources == number]
+        assert epochs.max() >= 3
+        orders = [row_ids[epochs == epoch].tolist() for epoch in range(epochs.max())]
+        assert all(sorted(order) == list(range(FIRST[name], FIRST[name] + size)) for order in orders)
+        assert len({*map(tuple, orders)}) == len(orders)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 5_000), st.lists(st.integers(1, 1_500), min_size=2, max_size=6), st.integers(0, 2**63 - 1))
+def test_any_cutting_into_batches_gives_the_same_rows(cursor: int, sizes: list[int], seed: int) -> None:
+    found = mixed(WEIGHTS)
+    whole = found.batch(cursor, sum(sizes), seed)
+    ends = np.cumsum([0, *sizes])[:-1]
+    parts = [found.batch(cursor + int(end), size, seed) for end, size in zip(ends, sizes, strict=True)]
+    assert np.concatenate([part.row_ids for part in parts]).tolist() == whole.row_ids.tolist()
+    assert np.concatenate([part.epochs for part in parts]).tolist() == whole.epochs.tolist()
+
+
+def test_the_order_depends_on_the_seed_and_differs_from_that_of_another_source() -> None:
+    same = {"one": (500, 500), "other": (500, 500)}
+    draws = [mixed({"one": 1.0}, same).batch(0, 1_000, seed) for seed in (1, 2)]
+    assert draws[0].row_ids.tolist() != draws[1].row_ids.tolist()
+    one, other = (draws[0].row_ids[draws[0].row_ids // 500 == number] % 500 for number in (0, 1))
+    assert sorted(one) == sorted(other) and one.tolist() != other.tolist()
+
+
+def test_shares_are_of_tokens_and_the_fill_is_that_of_the_drawn_rows() -> None:
+    shares = {"novels": 0.5, "laws": 0.3, "letters": 0.2}
+    found = mixed({name: {"share": share} for name, share in shares.items()})
+    tokens = np.array(found.drawn) * [100, 50, 100]
+    assert tokens / tokens.sum() == pytest.approx([*shares.values()], abs=1 / BLOCK)
+    assert found.fill == pytest.approx(tokens.sum() / BLOCK / (547_300 / 5_823))
+
+
+def test_times_seen_are_those_of_the_rows_drawn() -> None:
+    found = mixed(WEIGHTS)
+    row_ids = found.batch(0, 10 * BLOCK, seed=0).row_ids
+    counts = np.bincount(source_of(row_ids), minlength=3)
+    expected = {name: count / size for count, (name, (size, _)) in zip(counts, SOURCES.items(), strict=True)}
+    assert found.times_seen(10 * BLOCK) == pytest.approx(expected)
+
+
+def test_without_weights_there_is_no_mixture() -> None:
+    assert mixture_of({}, SOURCES) is None
+    assert mixture_of({}, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("weights", "sources", "message"),
+    [
+        ({"poems": 2.0}, SOURCES, "weights.poems names no source to train on: they are novels, laws, letters"),
+        ({"novels": 2.0}, {"novels": (5, 50)}, "novels is the only one"),
+        ({"novels": {"share": 0.5}, "laws": {"share": 0.5}}, SOURCES, "no share for letters"),
+        (
+            {"letters": 0.001},
+            SOURCES,
+            r"leave letters unseen, with 0.022 of .*: raise weights.letters from 0.001 to 0.046",
+        ),
+        ({"novels": 2.0}, {}, "earlier versions"),
+    ],
+)
+def test_weights_that_do_not_fit_the_sources_are_refused(
+    weights: dict[str, Weight], sources: dict[str, tuple[int, int]], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        mixture_of(weights, sources)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"a": 0.0}, "weights.a must be positive"),
+        ({"a": -1.0}, "weights.a must be positive"),
+        ({"a": float("inf")}, "weights.a must be positive"),
+        ({"a": {"share": 0.0}, "b": {"share": 1.0}}, "weights.a must be positive"),
+        ({"a": {"share": 0.4}, "b": {"share": 0.4}}, "add up to 0.8"),
+        ({"a": {"share": 0.4}, "b": 2.0}, "weights.b must be a number"),
+        ({"a": {"shares": 1.0}}, "weights.a must be a number"),
+    ],
+)
+def test_weights_that_no_corpus_can_have_are_refused(weights: dict[str, Weight], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PretrainRecipe(num_steps=1, batch_tokens=1, learning_rate=1.0, weights=weights)
+
+
+def test_a_weight_as_large_as_the_error_asks_for_is_enough() -> None:
+    assert 0 not in mixed({"letters": 0.046}).drawn
