@@ -34,12 +34,12 @@ check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	pyrefly check
 	hadolint docker/Dockerfile
 	check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
-	kubernetes-validate --quiet --strict deploy/kubernetes.yaml
+	kubernetes-validate --quiet --strict deploy/kubernetes.yaml deploy/prepare.yaml
 	check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 	check-jsonschema --default-filetype yaml --builtin-schema vendor.citation-file-format CITATION.cff
-	shellcheck .ci/run deploy/slurm.sbatch benchmarks/gpu.sh
+	shellcheck .ci/run deploy/slurm.sbatch deploy/prepare.sbatch benchmarks/gpu.sh
 	mkdocs build --strict --quiet
 	pytest -q tests/architecture/test_configs.py tests/docs
 

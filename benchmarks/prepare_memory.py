@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from packing import comparison
 from paired import Comparison, options, print_results
+from prepare import comparison
 
 from longmlm.data.corpus import Document, plan_slices, read_slice
 from longmlm.settings.prepare import Source

@@ -12,7 +12,7 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from longmlm.data import sentences
+from longmlm.data import languages
 from longmlm.data.row import Maskable, Row
 from longmlm.data.vocabulary import Vocabulary, cached_vocabulary
 from longmlm.errors import ConfigError, DataError, ModelError
@@ -93,7 +93,7 @@ def check_language(language: Any) -> None:
     """Raises DataError for what is no code of a language."""
     if not isinstance(language, str):
         raise DataError(f"language must be a code such as 'en', not {described(language)}")
-    sentences.check_language(language)
+    languages.check_language(language)
 
 
 def checked_texts(texts: Any) -> Iterator[str]:

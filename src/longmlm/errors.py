@@ -27,6 +27,10 @@ class DataError(UserError):
     """A corpus, a tokenizer or packed rows that cannot be used."""
 
 
+class EncoderError(DataError):
+    """A fast encoder that does not give the tokens of the tokenizer."""
+
+
 class ArtifactError(UserError):
     """A stage's output file that is missing, damaged, or of an unsupported format."""
 

@@ -18,7 +18,7 @@ from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_p
 from longmlm.batches.sampling import mixture_of
 from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
-from longmlm.data.sentences import check_language
+from longmlm.data.languages import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
 from longmlm.errors import DataError, ModelNotFoundError, ModelUnavailableError
 from longmlm.folders import check_absent, check_replaceable
@@ -63,6 +63,7 @@ def check_inputs(config: Any) -> None:
             _check_extended(config.recipe.tokenizer, config.output)
             _check_corpus(config)
             if not Path(config.output).is_dir():
+                _check_executor(config)
                 _check_splits(config)
         case ExtendConfig():
             _check_extend(config)
@@ -157,6 +158,13 @@ def check_source(source: Source, output: str) -> None:
             raise DataError(f"{name} has no effect, since the dataset {folder} is a local folder: remove it")
         if Path(output).resolve().is_relative_to(folder.resolve()):
             raise DataError(f"{output} is inside the dataset {folder} and would become part of it: name another output")
+
+
+def _check_executor(config: PrepareConfig) -> None:
+    if config.runtime.executor == "ray":
+        from longmlm.data.ray_executor import check_cluster  # imports what only prepare needs
+
+        check_cluster()
 
 
 def _check_splits(config: PrepareConfig) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
+from longmlm.data.ray_executor import check_cluster
 from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
 from longmlm.hubs.licences import check_licence
 from longmlm.hubs.models import commit_of, config_of_model, is_folder
@@ -107,6 +108,8 @@ def machine_errors(config: ResolvedPipeline) -> Iterator[UserError]:
     checks: list[Callable[[], object]] = []
     if config.launch is not None and "pretrain" in config.stages:
         checks.append(lambda: launch_command(str(config.launch)))
+    if prepare.runtime.executor == "ray" and "prepare" in missing:
+        checks.append(check_cluster)
     if prepare.publish and "prepare" in missing:
         checks.append(lambda: check_can_publish(prepare.target("dataset")))
     if "release" in missing and release.recipe.onnx:

@@ -5,7 +5,9 @@ is known. A folder or a link of the user that happens to have the name is refuse
 """
 
 import os
+import secrets
 import shutil
+import socket
 import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -91,13 +93,14 @@ def discard(folder: Path) -> None:
 
 
 @contextmanager
-def replaced_file(path: Path) -> Iterator[Path]:
+def replaced_file(path: Path, is_shared: bool = False) -> Iterator[Path]:
     """Yields a new file to write, which takes the place of `path` if the block succeeds and is removed otherwise.
 
-    A reader of `path` sees the old file or the new one, never a part of it. Raises FolderError if a link or a folder
-    has the name of the new file.
+    A reader of `path` sees the old file or the new one, never a part of it. With `is_shared`, processes on any machine
+    may write the same file at once. Raises FolderError if a link or a folder has the name of the new file.
     """
-    partial = path.with_name(f"{path.name}.longmlm{PARTIAL}")
+    own = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}" if is_shared else "longmlm"
+    partial = path.with_name(f"{path.name}.{own}{PARTIAL}")
     if _is_file(partial):  # a killed process left it
         partial.unlink()
     try:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from accelerate.commands.config import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
+from ray.scripts.symmetric_run import symmetric_run
 
 from longmlm.cli import STAGES
 from longmlm.settings.shipped import LAUNCHES
@@ -42,7 +43,8 @@ def run_with_fakes(tmp_path, root):
     (venv / "bin").mkdir(parents=True)
     (venv / "bin" / "activate").write_text(f"export VIRTUAL_ENV={venv}\n", encoding="utf-8")
     fakes.mkdir()
-    scripts = {"recorder": RECORDER, "accelerate": RECORDER, "longmlm": RECORDER, "srun": SRUN, "scontrol": SCONTROL}
+    recorders = dict.fromkeys(("recorder", "accelerate", "longmlm", "ray"), RECORDER)
+    scripts = {**recorders, "srun": SRUN, "scontrol": SCONTROL}
     for name, script in scripts.items():
         (fakes / name).write_text(script, encoding="utf-8")
         (fakes / name).chmod(0o755)
@@ -105,6 +107,47 @@ def test_the_slurm_script_without_a_file_says_what_is_missing(root, run_with_fak
     with pytest.raises(subprocess.CalledProcessError) as failed:
         run_with_fakes(["bash", "deploy/slurm.sbatch"])
     assert b"name a pipeline file" in failed.value.stderr
+
+
+def ray_options(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Returns the options of ray symmetric-run, and the command that the head runs."""
+    assert argv[:2] == ["ray", "symmetric-run"]
+    options, command = argv[2 : argv.index("--")], argv[argv.index("--") + 1 :]
+    assert symmetric_run.params[1].opts == ["--min-nodes"]
+    return dict(zip(options[::2], options[1::2], strict=True)), list(command)
+
+
+def test_the_slurm_script_of_prepare_makes_one_cluster_of_all_nodes(root, run_with_fakes):
+    variables = {"SLURM_JOB_ID": "1234567", "SLURM_NNODES": "2", "SLURM_CPUS_PER_TASK": "48"}
+    script = ["bash", "deploy/prepare.sbatch", "a file.toml"]
+    srun, *nodes = run_with_fakes(script, SLURM_JOB_NODELIST="node[1-2]", **variables)
+    assert "--cpus-per-task=48" in srun.argv and len(nodes) == 2
+    for node in nodes:
+        options, command = ray_options(node.argv)
+        assert options == {"--address": "node1:24567", "--min-nodes": "2", "--num-cpus": "48"}
+        assert command == ["longmlm", "prepare", "a file.toml", "--runtime.executor", "ray"]
+
+
+def test_the_pods_of_prepare_are_the_nodes_of_one_cluster(root, run_with_fakes):
+    service, job = yaml.safe_load_all((root / "deploy" / "prepare.yaml").read_text(encoding="utf-8"))
+    pod = job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    [node] = run_with_fakes(container["command"])
+    options, command = ray_options(node.argv)
+    name, port = service["metadata"]["name"], container["ports"][0]["containerPort"]
+    assert options["--address"] == f"{job['metadata']['name']}-0.{name}:{port}" and pod["subdomain"] == name
+    assert port == service["spec"]["ports"][0]["port"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert int(options["--min-nodes"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
+    assert options["--num-cpus"] == container["resources"]["requests"]["cpu"]
+    [file] = {word for word in command if word.endswith(".toml")}
+    assert command == ["longmlm", "prepare", file, "--runtime.executor", "ray"]
+    alone = containers(root)["prepare"]
+    assert {volume["name"]: volume for volume in alone["volumes"]}.items() <= {
+        volume["name"]: volume for volume in pod["volumes"]
+    }.items()
+    assert all(mount in container["volumeMounts"] for mount in alone["volumeMounts"])
+    assert (container["image"], container["envFrom"]) == (alone["image"], alone["envFrom"])
 
 
 @pytest.mark.parametrize("rank", [0, 1])

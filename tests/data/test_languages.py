@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from longmlm.data.engine import prepare_rows
-from longmlm.data.sentences import CODES, NAMES, bytes_per_token, check_language
+from longmlm.data.languages import CODES, NAMES, bytes_per_token, check_language
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
 from longmlm.settings.prepare import PrepareRecipe, Source

@@ -247,6 +247,10 @@ class WorkPlan(Artifact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceReport(Artifact):
-    """What one slice gave, written last: a slice that has a report is finished; one of another format is not."""
+    """What one slice gave, written last: a slice that has a report is finished; one of another format is not.
+
+    `is_fast` says whether a fast encoder made its tokens.
+    """
 
     contents: Contents
+    is_fast: bool

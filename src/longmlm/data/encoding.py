@@ -12,6 +12,7 @@ Both have " sat" up to offset 11 and " on" from there, so the cut holds. Otherwi
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -19,9 +20,11 @@ from jaxtyping import Int64, UInt32
 from tokenizers import Encoding, Tokenizer
 
 from longmlm.data.corpus import Document
+from longmlm.data.fast_encoding import MAX_CHARACTERS, MakeEncoder, failures_of, fast_encoder, hostile_texts
 from longmlm.data.row import TokenizedSentence
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
+from longmlm.errors import EncoderError
 from longmlm.processes import one_ahead
 
 # The axes have no names, since lists hold arrays of different lengths.
@@ -30,19 +33,79 @@ Starts = Int64[np.ndarray, "_"]  # the offset at which each sentence starts
 
 PIECE_CHARACTERS = 200_000
 CONTEXT_CHARACTERS = 1_000
+COMPARED_SHARE = 128  # one character in so many is encoded twice, to compare a fast encoder with tokenizers
 WORD_END = re.compile(r"(?<=\S)[ \t\n\r]")
 SENTENCE_END = re.compile(r"(?<=[。！？])(?=\w)")
 
 
 def tokenized(
-    vocabulary: Vocabulary, languages: Sequence[str], documents: Iterable[Document]
+    vocabulary: Vocabulary,
+    languages: Sequence[str],
+    documents: Iterable[Document],
+    make_encoder: MakeEncoder | None = None,
 ) -> Iterator[tuple[Document, Iterable[TokenizedSentence]]]:
     """Yields each document with the tokens of its sentences; neighbouring short documents are encoded together.
 
-    While the caller uses one batch of documents, a thread encodes the next. `languages` are those of the sources, by
-    number.
+    `languages` are those of the sources, by number. A fast encoder is compared with tokenizers on the first document
+    and on a small share of the others; raises EncoderError where they differ.
     """
-    tokenizer = vocabulary.tokenizer
+    encoder = None
+    with suppress(ImportError):  # not every machine of a cluster may have the library
+        encoder = make_encoder() if make_encoder else None
+    if encoder is None:
+        yield from _tokenized(vocabulary.tokenizer, languages, documents)
+        return
+    num_characters = num_compared = 0
+    for batch in _batches(documents):
+        texts = [document.text for document in batch]
+        starts = [sentence_starts(document.text, languages[document.source]) for document in batch]
+        with failures_of(encoder.library):
+            known = encoder.sentences(texts, starts) if len(texts[0]) <= MAX_CHARACTERS else [None]
+        for document, own_starts, sentences in zip(batch, starts, known, strict=True):
+            is_compared = num_compared * COMPARED_SHARE <= num_characters
+            num_characters += len(document.text)
+            if sentences is None or is_compared:
+                num_compared += len(document.text)
+                expected = encode(vocabulary.tokenizer, document.text, own_starts)
+                if sentences is None:
+                    yield document, expected
+                    continue
+                if not _is_same(sentences, expected):
+                    raise EncoderError(f"{encoder.library} and tokenizers differ on {document.origin}")
+            yield document, sentences
+
+
+def exact_encoder(tokenizer: Tokenizer) -> MakeEncoder | None:
+    """Returns what makes a fast encoder; None if there is none, or its library is not installed.
+
+    Raises EncoderError if it cannot be made, or gives other tokens than the tokenizer for one of the hostile texts.
+    """
+    if (make_encoder := fast_encoder(tokenizer)) is None:
+        return None
+    texts, whole = hostile_texts(), np.zeros(1, dtype=np.int64)
+    try:
+        with failures_of("the fast encoder"):
+            encoder = make_encoder()
+            known = encoder.sentences(texts, [whole] * len(texts))
+    except ImportError:
+        return None
+    for text, found in zip(texts, known, strict=True):
+        if found is not None and not _is_same(found, encode(tokenizer, text, whole)):
+            raise EncoderError(f"{encoder.library} and tokenizers differ on {text[:20]!r}")
+    return make_encoder
+
+
+def _is_same(found: Sequence[TokenizedSentence], expected: Iterable[TokenizedSentence]) -> bool:
+    known = list(expected)
+    return len(found) == len(known) and all(
+        np.array_equal(one.input_ids, other.input_ids) for one, other in zip(found, known, strict=True)
+    )
+
+
+def _tokenized(
+    tokenizer: Tokenizer, languages: Sequence[str], documents: Iterable[Document]
+) -> Iterator[tuple[Document, Iterable[TokenizedSentence]]]:
+    """Yields documents as `tokenized` does. While the caller uses one batch of documents, a thread encodes the next."""
 
     def encoded(batch: list[Document]) -> list[Encoding]:
         return encode_batch(tokenizer, [document.text for document in batch]) if len(batch) > 1 else []

@@ -22,32 +22,42 @@ from longmlm.artifacts.rows import (
     read_rows_manifest,
 )
 from longmlm.data.corpus import check_splits, plan_slices
+from longmlm.data.encoding import exact_encoder
 from longmlm.data.executor import run_slices
+from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE, files_of
+from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.rows import token_bytes
-from longmlm.data.sentences import bytes_per_token, check_language
 from longmlm.data.slices import CONTENT, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.errors import ArtifactError, DataError, UserError, counted
+from longmlm.errors import ArtifactError, DataError, EncoderError, UserError, counted
 from longmlm.folders import sha256_of
 from longmlm.hubs.datasets import commit_of, is_local, source_files
 from longmlm.hubs.models import tokenizer_sha256
 from longmlm.processes import exclusive_lock
 from longmlm.progress import message
-from longmlm.settings.prepare import PrepareRecipe, Source
+from longmlm.settings.prepare import Encoder, PrepareRecipe, Source
 from longmlm.temporary import PARTIAL, check_temporary, check_writable, claim, discard, empty, partial_of
 
+DIFFERS = "fast_encoder_differs"  # a file in the folder of unfinished rows
 Executor = Callable[[SliceJob, Sequence[int]], None]
 
 
 def prepare_rows(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, executor: Executor = run_slices
+    recipe: PrepareRecipe,
+    vocabulary: Vocabulary,
+    output: Path,
+    executor: Executor = run_slices,
+    encoder: Encoder = "tokenizers",
 ) -> RowsManifest:
     """Writes the folder of rows that `recipe` describes, and returns its manifest.
 
-    `executor` packs the slices of a job whose numbers it is given. Where the same rows exist, nothing is done; after an
-    interruption, finished slices are kept. Raises DataError when the folder holds other rows, when a split would be
-    empty or when a source changes meanwhile, and FolderError while another process writes there.
+    `executor` packs the slices of a job whose numbers it is given. With the encoder "auto", a fast one is used if it is
+    installed and gives the tokens of tokenizers; if it turns out not to, all slices are made with tokenizers. Where the
+    same rows exist, nothing is done; after an interruption, finished slices are kept.
+
+    Raises DataError when the folder holds other rows, when a split would be empty or when a source changes meanwhile,
+    and FolderError while another process writes there.
     """
     if not output.is_dir():
         check_writable(output)
@@ -55,13 +65,14 @@ def prepare_rows(
         check_language(source.language)
     work, sources = plan_rows(recipe, vocabulary.fingerprint, _previous_plan(output))
     if not output.exists():
-        job = SliceJob(recipe, vocabulary, tuple(plan_slices(sources, recipe.slice_bytes)), partial_of(output))
-        check_splits(recipe, job.slices)
+        slices = plan_slices(sources, recipe.slice_bytes)
+        check_splits(recipe, slices)
+        job = SliceJob(recipe, vocabulary, dict(enumerate(slices)), partial_of(output))
         check_temporary(job.folder)
         with exclusive_lock(job.folder):
             claim(job.folder)
             if not output.exists():
-                _write(job, work, output, executor)
+                _write(job, work, output, executor, encoder)
     discard(partial_of(output))
     manifest = read_rows_manifest(output)
     if not manifest.plan.is_same(work.plan):
@@ -152,14 +163,21 @@ def check_files_unchanged(files: Sequence[FileStamp]) -> None:
             )
 
 
-def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> None:
+def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor, encoder: Encoder) -> None:
     _open_partial(job.folder, work)
-    numbers = [number for number in range(len(job.slices)) if not job.is_finished(number)]
+    job = replace(job, make_encoder=_fast_encoder(job) if encoder == "auto" else None)
+    numbers = job.unfinished()
     if num_packed := len(job.slices) - len(numbers):
         message(f"resuming: {num_packed} of {counted(len(job.slices), 'slice')} packed before")
     _check_disk_space(job, numbers)
     started = time.monotonic()
-    executor(job, numbers)
+    try:
+        executor(job, numbers)
+    except EncoderError as error:
+        _give_up_fast_encoder(job, error)
+        job = replace(job, make_encoder=None)
+        numbers = job.unfinished()
+        executor(job, numbers)
     elapsed_seconds = time.monotonic() - started
     try:
         check_files_unchanged(work.files)
@@ -167,6 +185,23 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> N
         discard(job.folder)
         raise
     seal_slices(job, work.plan, output, numbers, elapsed_seconds)
+
+
+def _fast_encoder(job: SliceJob) -> MakeEncoder | None:
+    """Returns what makes a fast encoder; None if there is none that gives the tokens of tokenizers on this corpus."""
+    if (job.folder / DIFFERS).exists():
+        return None
+    try:
+        return exact_encoder(job.vocabulary.tokenizer)
+    except EncoderError as error:
+        _give_up_fast_encoder(job, error)
+        return None
+
+
+def _give_up_fast_encoder(job: SliceJob, error: EncoderError) -> None:
+    """Says so, and records it for a later run: the rows of one folder are made by one encoder."""
+    (job.folder / DIFFERS).touch()
+    message(f"{error}: the whole corpus is encoded with tokenizers")
 
 
 def _open_partial(folder: Path, work: WorkPlan) -> None:

@@ -1,54 +1,64 @@
 """Packing of slices in this process, or in worker processes on this machine."""
 
+import functools
 import multiprocessing
 import os
 import pickle
 import signal
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from threading import Thread
 
 import psutil
 
-from longmlm.data.corpus import slice_bytes
-from longmlm.data.slices import SliceJob, pack_slice
+from longmlm.data.corpus import Slice, slice_bytes
+from longmlm.data.slices import SliceJob, Work, pack_slice
 from longmlm.errors import DataError
 from longmlm.processes import end_with_parent, ignore_stop_signals
 from longmlm.progress import Progress
+from longmlm.temporary import PARTIAL
 
 LOOK_SECONDS, SUSPENDED_SECONDS = 5.0, 120.0
-_job_of_this_worker: list[SliceJob] = []
 
 
-def run_slices(job: SliceJob, numbers: Sequence[int], num_workers: int = 1) -> None:
-    """Packs the slices of these numbers in up to `num_workers` processes; one worker is this process.
+def run_slices(job: SliceJob, numbers: Sequence[int], work: Work = pack_slice, num_workers: int | None = None) -> None:
+    """Does the work on the slices of these numbers in up to `num_workers` processes; a single one is this process.
 
     Raises DataError when a worker is killed or stays suspended. Any exception in this process, such as SystemExit on
     SIGTERM, kills them.
     """
-    total = sum(map(slice_bytes, job.slices))
-    left = sum(slice_bytes(job.slices[number]) for number in numbers)
-    with Progress("prepare", total, "B", total - left) as progress:
-        if min(num_workers, len(numbers)) <= 1:
+    with progress_of(job, numbers) as progress:
+        num_workers = min(num_workers or 1, len(numbers))
+        if num_workers <= 1:
             for number in numbers:
-                pack_slice(job, number)
+                work(job, number)
                 progress.advance(slice_bytes(job.slices[number]))
         else:
-            _run_in_workers(job, numbers, min(num_workers, len(numbers)), progress)
+            _run_in_workers(job, numbers, work, num_workers, progress)
 
 
-def _run_in_workers(job: SliceJob, numbers: Sequence[int], num_workers: int, progress: Progress) -> None:
-    context, pickled = multiprocessing.get_context("forkserver"), pickle.dumps(job)
+def progress_of(job: SliceJob, numbers: Sequence[int]) -> Progress:
+    """Returns the progress in bytes of text when the slices of these numbers are left."""
+    total = sum(map(slice_bytes, job.slices.values()))
+    left = sum(slice_bytes(job.slices[number]) for number in numbers)
+    return Progress("prepare", total, "B", total - left)
+
+
+def _run_in_workers(job: SliceJob, numbers: Sequence[int], work: Work, num_workers: int, progress: Progress) -> None:
+    context = multiprocessing.get_context("forkserver")
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(num_workers, mp_context=context, initializer=_start_worker) as pool:
+    with job_file(job) as file, ProcessPoolExecutor(num_workers, context, initializer=_start_worker) as pool:
         try:
-            tasks = {pool.submit(_pack, pickled, number): number for number in numbers}
+            tasks = {pool.submit(do_slice, work, file, number, job.slices[number]): number for number in numbers}
             for task in completed(tasks, others):
                 task.result()
                 progress.advance(slice_bytes(job.slices[tasks[task]]))
@@ -63,6 +73,26 @@ def _run_in_workers(job: SliceJob, numbers: Sequence[int], num_workers: int, pro
             for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()
             raise
+
+
+@contextmanager
+def job_file(job: SliceJob) -> Iterator[Path]:
+    """Writes the job without its slices, which may be millions of files, to a file in its folder for the block."""
+    with tempfile.NamedTemporaryFile(dir=job.folder, prefix="job.", suffix=PARTIAL) as file:
+        file.write(pickle.dumps(replace(job, slices={})))
+        file.flush()
+        yield Path(file.name)
+
+
+def do_slice(work: Work, file: Path, number: int, spans: Slice) -> None:
+    """Does the work on one slice with the job in a file."""
+    work(replace(_job_in(file), slices={number: spans}), number)
+
+
+@functools.lru_cache(maxsize=1)
+def _job_in(file: Path) -> SliceJob:
+    """Returns the job, which each process reads once, since each copy of a tokenizer leaks its size."""
+    return pickle.loads(file.read_bytes())  # noqa: S301 - written by the main process
 
 
 def completed(tasks: Iterable[Future[None]], others: Collection[BaseProcess]) -> Iterator[Future[None]]:
@@ -106,14 +136,3 @@ def _end_with_main() -> None:
     if main := multiprocessing.parent_process():
         connection.wait([main.sentinel])
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _pack(pickled: bytes, number: int) -> None:
-    """Packs a slice with the job of the first task, since each copy of a tokenizer leaks its size.
-
-    As an argument of the initializer the job would fill the pipe through which a worker starts: workers would start one
-    by one, and the pool would wait forever for one that starts while another is killed.
-    """
-    if not _job_of_this_worker:
-        _job_of_this_worker[:] = [pickle.loads(pickled)]  # noqa: S301 - sent by the main process
-    pack_slice(_job_of_this_worker[0], number)

@@ -100,14 +100,16 @@ def pack_document(row: OpenRow, document: TokenizedDocument, mode: PackingMode) 
         yield row.close()
     opens_document = True
     for sentence in document.sentences:
-        if row.length and row.length + opens_document + len(sentence) > row.capacity:  # a separator before a document
+        length = len(sentence)
+        if row.length and row.length + opens_document + length > row.capacity:  # a separator before a document
             yield row.close()
-        begin = 0
-        while begin < len(sentence):
+        begin = end = 0
+        while end < length:
             end = row.cut(sentence, begin)
-            row.add(sentence.part(begin, end), document.source, opens_document)
+            part = sentence if end - begin == length else sentence.part(begin, end)
+            row.add(part, document.source, opens_document)
             opens_document = False
-            if end < len(sentence):
+            if end < length:
                 yield row.close()
             begin = end
     if mode == "doc-sentences" and row.length:

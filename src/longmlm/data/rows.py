@@ -1,6 +1,5 @@
 """Packed rows: one row, the Arrow shards that hold them, and the rows of a folder or of the hub, memory-mapped."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -16,7 +15,7 @@ from longmlm.data.row import Row
 from longmlm.errors import FolderError
 from longmlm.folders import sync, verify
 from longmlm.hubs.datasets import commit_of, download, rows_on_hub
-from longmlm.temporary import PARTIAL
+from longmlm.temporary import replaced_file
 
 ROWS_PER_RECORD_BATCH = 512
 
@@ -54,26 +53,33 @@ class Shard:
     def flush(self) -> None:
         """Writes the rows that wait for their record batch to fill up."""
         if self.waiting:
-            columns = {name: [getattr(row, name) for row in self.waiting] for name in self.schema.names}
+            columns = [
+                _list_array([getattr(row, item.name) for row in self.waiting], item.type) for item in self.schema
+            ]
             self.writer.write_batch(pa.record_batch(columns, schema=self.schema))
             self.waiting.clear()
+
+
+def _list_array(values: Sequence[np.ndarray], kind: pa.ListType) -> pa.ListArray:
+    """Returns the arrays as the values of one column, without a Python object for each array.
+
+    Raises ArrowInvalid for a value that does not fit the type.
+    """
+    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    items = pa.array(np.concatenate(values)).cast(kind.value_type)
+    return pa.ListArray.from_arrays(ends, items, type=kind)
 
 
 @contextmanager
 def open_shard(path: Path, vocabulary_size: int) -> Iterator[Shard]:
     """Yields the shard to write rows into; its file appears under its name when the block succeeds."""
     schema = shard_schema(vocabulary_size)
-    partial = path.with_name(f"{path.stem}-{os.getpid()}{PARTIAL}")
-    try:
+    with replaced_file(path, is_shared=True) as partial:
         with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
             shard = Shard(writer, schema)
             yield shard
             shard.flush()
         sync(partial)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """The slices of a corpus: packed by whichever process is given their numbers, then sealed together as one folder."""
 
 import json
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,15 +24,16 @@ from longmlm.artifacts.rows import (
 )
 from longmlm.data.corpus import Document, SetAside, Slice, read_slice, side_of, text_hash
 from longmlm.data.encoding import tokenized
+from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
 from longmlm.data.row import Row, TokenizedSentence
 from longmlm.data.rows import Shard, open_shard
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, counted
-from longmlm.folders import seal
+from longmlm.folders import seal, sync
 from longmlm.settings.prepare import PrepareRecipe
-from longmlm.temporary import PARTIAL
+from longmlm.temporary import replaced_file
 
 CONTENT = "content"  # the folder that becomes the output
 NUM_FILLS = 20
@@ -44,15 +44,17 @@ HISTOGRAMS = (*PER_SOURCE, "document_lengths", "fills")
 
 @dataclass(frozen=True, slots=True)
 class SliceJob:
-    """All that packing any slice of a corpus needs; it is sent to the processes that do it.
+    """All that packing any slice of a corpus needs; a process that packs gets it once, and the spans of each slice.
 
-    `folder` receives, for each slice, its part of `content/`, a report and the hashes of its documents.
+    `folder` receives, for each slice, its part of `content/`, a report and the hashes of its documents. `make_encoder`
+    makes a fast encoder, if one is used.
     """
 
     recipe: PrepareRecipe
     vocabulary: Vocabulary
-    slices: tuple[Slice, ...]
+    slices: Mapping[int, Slice]
     folder: Path
+    make_encoder: MakeEncoder | None = None
 
     def report_path(self, number: int) -> Path:
         """Returns the path of a slice's report, which exists when the slice is finished."""
@@ -70,13 +72,23 @@ class SliceJob:
         """Returns the hashes of a finished slice's documents, those that train first."""
         return np.frombuffer(self.hashes_path(number).read_bytes(), dtype=np.uint64)
 
+    def unfinished(self) -> list[int]:
+        """Returns the numbers of the slices that are still to be packed."""
+        return [number for number in range(len(self.slices)) if not self.is_finished(number)]
+
     def is_finished(self, number: int) -> bool:
-        """Returns whether a slice was packed and its files are there, and not damaged."""
+        """Returns whether a slice was packed and its files are there, and not damaged.
+
+        Without a fast encoder, a slice that one made is to be packed again.
+        """
         try:
-            contents = artifact.read(SliceReport, self.report_path(number)).contents
+            report = artifact.read(SliceReport, self.report_path(number))
             num_hashes = len(self.hashes(number))
         except (ArtifactError, FileNotFoundError, ValueError):
             return False
+        if report.is_fast and not self.make_encoder:
+            return False
+        contents = report.contents
         has_shards = all(self.shard_path(split, number).is_file() for split in SPLITS if contents.of(split).rows)
         return has_shards and num_hashes == sum(contents.of(split).documents for split in SPLITS)
 
@@ -95,9 +107,10 @@ class Counts:
         """Yields a document's sentences, and counts them and the document."""
         num_sentences = num_cut = num_tokens = 0
         for sentence in sentences:
+            length = len(sentence)
             num_sentences += 1
-            num_cut += len(sentence) > self.row_length - 2
-            num_tokens += len(sentence)
+            num_cut += length > self.row_length - 2
+            num_tokens += length
             yield sentence
         self.totals.update(documents=1, sentences=num_sentences, cut_sentences=num_cut, tokens=num_tokens)
         self.histograms["tokens_per_source"][source] += num_tokens
@@ -132,6 +145,9 @@ class Counts:
         return SplitReport(**counts, fill_rate=content / max(1, totals["rows"] * self.row_length), copies=copies)
 
 
+Work = Callable[[SliceJob, int], None]
+
+
 def pack_slice(job: SliceJob, number: int) -> None:
     """Writes the shards, rejected records, hashes and report of a slice; a finished slice is left as it is.
 
@@ -145,8 +161,9 @@ def pack_slice(job: SliceJob, number: int) -> None:
     hashes: dict[Split, list[int]] = {split: [] for split in SPLITS}
     set_aside: Counter[str] = Counter()
     languages, is_within_character = [source.language for source in recipe.sources], vocabulary.is_within_character
+    documents = _documents(job, number, set_aside)
     with ExitStack() as shards:
-        for document, sentences in tokenized(vocabulary, languages, _documents(job, number, set_aside)):
+        for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder):
             text_key = text_hash(document.text)
             split = side_of(document, text_key if document.group is None else text_hash(document.group), recipe)
             hashes[split].append(text_key)
@@ -158,24 +175,29 @@ def pack_slice(job: SliceJob, number: int) -> None:
             shard.write(counts[split].count_rows(pack_document(row, counted, recipe.packing)))
         for split, (row, shard) in open_rows.items():
             shard.write(counts[split].count_rows([row.close()] if row.length else []))
-    job.hashes_path(number).write_bytes(np.array([*hashes["train"], *hashes["held_out"]], dtype=np.uint64).tobytes())
+    _write(job.hashes_path(number), np.array([*hashes["train"], *hashes["held_out"]], dtype=np.uint64).tobytes())
     train, held_out = (counts[split].report() for split in SPLITS)
     contents = Contents(train=train, held_out=held_out, set_aside=dict(set_aside))
-    artifact.write(job.report_path(number), SliceReport(contents=contents))
+    report = SliceReport(contents=contents, is_fast=job.make_encoder is not None)
+    _write(job.report_path(number), json.dumps(artifact.dump(report)).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replaced_file(path, is_shared=True) as partial:
+        partial.write_bytes(content)
+        sync(partial)
 
 
 def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Document]:
     """Yields the documents of a slice; the other records are written to a file and counted by reason."""
     path = job.folder / CONTENT / SET_ASIDE / f"slice-{number:05d}.jsonl"
-    partial = path.with_name(f"{path.stem}-{os.getpid()}{PARTIAL}")
-    with partial.open("w", encoding="utf-8") as file:
+    with replaced_file(path, is_shared=True) as partial, partial.open("w", encoding="utf-8") as file:
         for record in read_slice(job.slices[number], job.recipe.sources):
             if isinstance(record, SetAside):
                 reasons[record.reason] += 1
                 file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
             else:
                 yield record
-    partial.replace(path)
 
 
 def seal_slices(job: SliceJob, plan: RowsPlan, output: Path, packed: Sequence[int], elapsed_seconds: float) -> None:

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 
-from longmlm.data.sentences import has_spaces
+from longmlm.data.languages import has_spaces
 from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.folds import Fold
 from longmlm.downstream.scores import Output, main_score, predictions_of

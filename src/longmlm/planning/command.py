@@ -129,7 +129,7 @@ def _disk(config: PlanConfig, sizes: Sizes) -> str:
 
 
 def _time(training: TrainingPlan, rows: RowsSize, machine: Machine, config: PlanConfig) -> str:
-    speed = PREPARED_TOKENS_PER_SECOND * config.prepare.runtime.num_workers
+    speed = PREPARED_TOKENS_PER_SECOND * (config.prepare.runtime.num_workers or 1)
     prepare = _duration(0.0 if rows.is_exact else rows.num_tokens / speed)
     about = f"its evaluations ({machine.tokens_per_second:,.0f} tokens/s on {machine.name})"
     return f"training {_duration(3600 * training.hours)} with {about}, prepare {prepare}; {machine.speed_source}"

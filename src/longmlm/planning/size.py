@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from longmlm.artifacts.rows import RowsManifest
 from longmlm.data.disk import Sizes
 from longmlm.data.files import COMPRESSED, files_of, readable
-from longmlm.data.sentences import bytes_per_token, check_language
+from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.hubs.datasets import is_local, source_files
 from longmlm.hubs.models import CONFIG, config_of_model, read_architecture
 from longmlm.model.families import num_parameters

@@ -10,6 +10,8 @@ from longmlm.settings.publishing import Publishing
 from longmlm.settings.tables import Unused
 
 PackingMode = Literal["full-sentences", "doc-sentences"]
+Encoder = Literal["auto", "tokenizers"]
+ExecutorName = Literal["local", "ray"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +117,16 @@ class PrepareRecipe:
 class PrepareRuntime:
     """Speed and memory; the rows do not depend on them."""
 
-    num_workers: int = 1
-    """Processes that pack slices in parallel."""
+    executor: ExecutorName = "local"
+    """What packs the slices: local, processes on this machine; ray, the Ray cluster that RAY_ADDRESS names, or that
+    runs on this machine."""
+    num_workers: int | None = None
+    """Slices that are packed in parallel; by default 1, and with Ray one for each CPU of the cluster."""
+    encoder: Encoder = "auto"
+    """What encodes text: with auto, a fast encoder of longmlm[fast] where it is installed and gives the same tokens."""
 
     def __post_init__(self) -> None:
-        if self.num_workers < 1:
+        if self.num_workers is not None and self.num_workers < 1:
             raise ValueError("num_workers must be at least 1")
 
 

@@ -10,6 +10,7 @@ from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.files import left_out
 from longmlm.data.notes import markup_note, unknown_notes
+from longmlm.data.ray_executor import run_slices_on_ray
 from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import decode, load_vocabulary
 from longmlm.hubs.publish import check_can_publish, publish
@@ -28,8 +29,9 @@ def prepare(config: PrepareConfig) -> None:
         print(note, flush=True)
     for note in vocabulary.notes:
         print(note)
-    executor, existed = partial(run_slices, num_workers=config.runtime.num_workers), output.exists()
-    manifest = prepare_rows(config.recipe, vocabulary, output, executor)
+    run, existed = run_slices if config.runtime.executor == "local" else run_slices_on_ray, output.exists()
+    executor = partial(run, num_workers=config.runtime.num_workers)
+    manifest = prepare_rows(config.recipe, vocabulary, output, executor, config.runtime.encoder)
     page = output / PAGE_FILE
     if not page.is_file():
         row = open_rows(output, "train", verified=existed)[0]

@@ -1,0 +1,185 @@
+"""Packing of slices on a Ray cluster whose nodes share a disk; a slice that its node or worker lost is packed again.
+
+A Ray task has the folder and the environment of its node, not those of the process that started it: both are passed on.
+"""
+
+import functools
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from longmlm.artifacts.artifact import version
+from longmlm.artifacts.rows import WorkPlan
+from longmlm.data.corpus import Slice, slice_bytes
+from longmlm.data.executor import do_slice, job_file, progress_of
+from longmlm.data.slices import SliceJob, Work, pack_slice
+from longmlm.errors import DataError, UserError
+from longmlm.folders import sha256_of
+
+RETRIES, MAX_WAITING = 3, 1_000
+CONNECT_SECONDS, CANCEL_SECONDS = 2.0, 30.0
+ADDRESS = "RAY_ADDRESS"
+CURRENT = Path("ray") / "ray_current_cluster"  # in Ray's temporary folder: the cluster of the last `ray start`
+OF_A_MACHINE = {
+    "HOME",
+    "HOSTNAME",
+    "LD_LIBRARY_PATH",
+    "OLDPWD",
+    "PATH",
+    "PWD",
+    "SHLVL",
+    "TMPDIR",
+    "USER",
+    "VIRTUAL_ENV",
+}
+OF_A_JOB = ("RAY_", "SLURM_", "KUBERNETES_", "CUDA_")
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """What a task needs of the process that started it: its folder, the file of the job, and what all nodes share."""
+
+    folder: Path
+    job: Path
+    plan: Path
+    plan_sha256: str
+    versions: str
+
+
+def check_cluster() -> None:
+    """Raises DataError if Ray is not installed, or if its cluster cannot be reached; imports no Ray."""
+    if find_spec("ray") is None:
+        raise DataError("runtime.executor = 'ray' needs Ray: pip install 'longmlm[ray]', or remove it")
+    address = os.environ.get(ADDRESS, "")
+    if address in ("", "auto"):
+        folder = os.environ.get("RAY_TMPDIR", "/tmp")  # noqa: S108 - Ray's own default
+        try:
+            address = (Path(folder) / CURRENT).read_text(encoding="utf-8").strip()
+        except OSError:
+            raise DataError(_unreachable("none was started on this machine")) from None
+    host, _, port = address.rpartition(":")
+    if "://" in address or not port.isdigit():
+        raise DataError(f"{ADDRESS} = {address} is no address of a cluster: set it to HOST:PORT of its head")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise DataError(_unreachable(f"{address}: {error}")) from None
+
+
+def _unreachable(reason: object) -> str:
+    return (
+        f"no Ray cluster can be reached ({reason}): start one with ray start --head, set {ADDRESS} to HEAD:6379, or "
+        "remove runtime.executor"
+    )
+
+
+def run_slices_on_ray(
+    job: SliceJob, numbers: Sequence[int], work: Work = pack_slice, num_workers: int | None = None
+) -> None:
+    """Does the work on the slices of these numbers as Ray tasks, each on a CPU of the cluster, `num_workers` at a time.
+
+    Raises DataError for a node that does not see the folder or has other versions, and for a slice that is lost more
+    than RETRIES times; any other error is that of the task. All other tasks are cancelled then.
+    """
+    check_cluster()
+    plan = job.folder / WorkPlan.FILE
+    with _cluster() as ray, job_file(job) as file, progress_of(job, numbers) as progress:
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(_do_on_node)
+        driver = ray.put(Driver(Path.cwd(), file, plan, sha256_of(plan), _versions()))
+        left, running = iter(numbers), dict[Any, int]()  # Any: a reference of Ray
+        try:
+            while True:
+                for number in islice(left, (num_workers or MAX_WAITING) - len(running)):
+                    running[task.remote(driver, work, number, job.slices[number])] = number
+                if not running:
+                    return
+                [finished], _ = ray.wait([*running])
+                _raise_failure(ray, finished, running[finished])
+                progress.advance(slice_bytes(job.slices[running.pop(finished)]))
+        except BaseException:
+            for unfinished in running:
+                ray.cancel(unfinished, force=True)
+            ray.wait([*running], num_returns=len(running), timeout=CANCEL_SECONDS)
+            raise
+
+
+@contextmanager
+def _cluster() -> Iterator[Any]:  # Any: the module
+    """Yields Ray, connected to the cluster of RAY_ADDRESS or of this machine for the block, unless it already is."""
+    import ray
+
+    if ray.is_initialized():
+        yield ray
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    passed_on = {
+        name: value for name, value in os.environ.items() if name not in OF_A_MACHINE and not name.startswith(OF_A_JOB)
+    }
+    environment = {"env_vars": {**passed_on, "TOKENIZERS_PARALLELISM": "false"}}  # slices run in parallel
+    try:
+        address = os.environ.get(ADDRESS) or "auto"
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
+    except (ConnectionError, RuntimeError) as error:
+        raise DataError(_unreachable(str(error).split(". ")[0])) from error
+    try:
+        with suppress(ValueError):  # only the main thread has handlers
+            signal.signal(signal.SIGTERM, handler)
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _raise_failure(ray: Any, finished: Any, number: int) -> None:
+    try:
+        ray.get(finished)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UserError | OSError):
+            raise error.cause from None
+        if "No module named" in str(error):
+            raise DataError(
+                "a node of the Ray cluster cannot import longmlm: install the same environment on all nodes"
+            ) from error
+        raise
+    except ray.exceptions.RayError as error:
+        raise DataError(
+            f"slice {number} was lost {RETRIES + 1} times ({type(error).__name__}), possibly because memory ran out on "
+            "a node: run the same command again; finished slices are kept"
+        ) from error
+
+
+def _versions() -> str:
+    """Returns the versions that the rows depend on."""
+    return f"longmlm {version()}, tokenizers {metadata.version('tokenizers')}"
+
+
+def _do_on_node(driver: Driver, work: Work, number: int, spans: Slice) -> None:
+    """Does the work on a slice in the folder of the process that started the task, where relative paths begin."""
+    _check_node(driver)
+    do_slice(work, driver.job, number, spans)
+
+
+@functools.lru_cache(maxsize=1)
+def _check_node(driver: Driver) -> None:
+    """Enters the driver's folder; raises DataError, with the name of the node, if it is another one or differs."""
+    node = f"node {socket.gethostname()} of the Ray cluster"
+    try:
+        os.chdir(driver.folder)
+        is_shared = sha256_of(driver.plan) == driver.plan_sha256
+    except OSError:
+        is_shared = False
+    if not is_shared:
+        raise DataError(
+            f"{node} does not see {driver.folder / driver.plan.parent}: put output and corpus on a disk that all nodes "
+            "mount at the same path"
+        )
+    if (versions := _versions()) != driver.versions:
+        raise DataError(f"{node} has {versions}, and not {driver.versions}: install the same versions on all nodes")

@@ -1,0 +1,73 @@
+"""The Ray executor where no cluster is needed: what it refuses before it starts, and what a node refuses."""
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from longmlm.data import ray_executor
+from longmlm.data.ray_executor import Driver, check_cluster
+from longmlm.errors import DataError
+from longmlm.folders import sha256_of
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("ray://head:10001", r"RAY_ADDRESS = ray://head:10001 is no address of a cluster: set it to HOST:PORT"),
+        ("head", "RAY_ADDRESS = head is no address"),
+        ("127.0.0.1:1", r"no Ray cluster can be reached \(127.0.0.1:1: .*refused\): start one with ray start --head"),
+        ("no-such-host.invalid:6379", "no Ray cluster can be reached"),
+    ],
+)
+def test_a_cluster_that_cannot_be_reached_is_one_line(
+    address: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    started = time.monotonic()
+    with pytest.raises(DataError, match=problem):
+        check_cluster()
+    assert time.monotonic() - started < 5
+
+
+def test_the_last_cluster_of_this_machine_may_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with pytest.raises(DataError, match="no Ray cluster can be reached .none was started on this machine.: start one"):
+        check_cluster()
+    (tmp_path / "ray").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        (tmp_path / "ray" / "ray_current_cluster").write_text(address)
+        check_cluster()
+    with pytest.raises(DataError, match=f"no Ray cluster can be reached .{address}: "):
+        check_cluster()
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        ray_executor, "find_spec", lambda name: None if name == "ray" else importlib.util.find_spec(name)
+    )
+    with pytest.raises(DataError, match=r"needs Ray: pip install 'longmlm\[ray\]'"):
+        check_cluster()
+
+
+def test_a_node_must_see_the_folder_and_have_the_same_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = Path("rows.partial") / "plan.json"
+    plan.parent.mkdir()
+    plan.write_text("{}")
+    versions = ray_executor._versions()
+    driver = Driver(tmp_path, Path("job"), plan, sha256_of(plan), versions)
+    ray_executor._check_node.__wrapped__(driver)
+    node = f"node {socket.gethostname()} of the Ray cluster"
+    for other in (Driver(tmp_path / "elsewhere", *_rest(driver)), Driver(tmp_path, Path("job"), plan, "0", versions)):
+        with pytest.raises(DataError, match=f"{node} does not see {other.folder}/rows.partial: put output and corpus"):
+            ray_executor._check_node.__wrapped__(other)
+    with pytest.raises(DataError, match=f"{node} has {versions}, and not longmlm 0.0.1: install the same versions"):
+        ray_executor._check_node.__wrapped__(Driver(tmp_path, Path("job"), plan, sha256_of(plan), "longmlm 0.0.1"))
+
+
+def _rest(driver: Driver) -> tuple[Path, Path, str, str]:
+    return driver.job, driver.plan, driver.plan_sha256, driver.versions
