@@ -110,7 +110,7 @@ def test_without_weights_there_is_no_mixture() -> None:
             SOURCES,
             r"leave letters unseen, with 0.022 of .*: raise weights.letters from 0.001 to 0.046",
         ),
-        ({"novels": 2.0}, {}, "earlier versions"),
+        ({"novels": 2.0}, {}, "earlier version"),
     ],
 )
 def test_weights_that_do_not_fit_the_sources_are_refused(

@@ -121,7 +121,9 @@ def mixture_of(weights: Mapping[str, Weight], sources: Mapping[str, tuple[int, i
     if not weights:
         return None
     if not sources:
-        raise DataError("weights need rows that do not mix sources, as earlier versions made them: prepare new ones")
+        raise DataError(
+            "the rows mix sources, since an earlier version made them: prepare new ones in another folder for weights"
+        )
     if problem := weights_problem(weights, sources):
         raise DataError(problem)
     numbers = np.array([number_of(weights.get(name, 1.0)) for name in sources])

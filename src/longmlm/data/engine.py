@@ -83,7 +83,7 @@ def prepare_rows(
     if not manifest.plan.is_same(work.plan):
         problem = "was made from other text or settings"
         if manifest.plan == replace(work.plan, recipe_version=manifest.plan.recipe_version):
-            problem = "was made by a version of longmlm with other rules for the ends of sentences"
+            problem = "was made by a version of longmlm with other rules for sentences and rows"
         raise DataError(f"{output} {problem}: remove it or name another output")
     return manifest
 
