@@ -26,21 +26,32 @@ HASHES = 2**64  # how many values text_hash can take
 class Document:
     """A text of the corpus: `origin` is its file and byte or record, or its dataset and record.
 
-    `source` is the number of its source.
+    `source` is the number of its source, `family` the hash that decides its side in place of that of its text.
     """
 
     text: str
     origin: str
     source: int
+    family: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A record that is not a document, and the reason; `origin` and `source` are those of a document."""
+    """A record that is not packed, and the reason; `origin` and `source` are those of a document.
+
+    `copy_of` is the origin of the first of its family.
+    """
 
     origin: str
     reason: str
     source: int
+    copy_of: str | None = None
+
+    @property
+    def line(self) -> str:
+        """The record as a line of JSON."""
+        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
 Slice = tuple[Span, ...]
@@ -137,8 +148,7 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
 def write_set_aside(path: Path, records: Sequence[SetAside]) -> None:
     """Writes a line of JSON per record, to replace what an earlier run wrote."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records]
-    write_text(path, "".join(lines))
+    write_text(path, "".join(record.line for record in records))
 
 
 def text_hash(text: str) -> int:

@@ -4,17 +4,20 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from jaxtyping import UInt64
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import (
     SPLITS,
     Contents,
+    Families,
     PackingReport,
     RowsManifest,
     RowsPlan,
@@ -36,6 +39,7 @@ from longmlm.settings.prepare import PrepareRecipe
 from longmlm.temporary import replaced_file
 
 CONTENT = "content"  # the folder that becomes the output
+SURVEYS, COPIES = "surveys", "copies.parquet"
 NUM_FILLS = 20
 TOTALS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
 HISTOGRAMS = ("tokens_per_source", "unknown_per_source", "document_lengths", "fills")
@@ -67,8 +71,12 @@ class SliceJob:
         """Returns the path of the hashes of a slice's documents."""
         return self.report_path(number).with_suffix(".hashes")
 
+    def survey_path(self, number: int) -> Path:
+        """Returns the path of the hashes by which copies are found among the documents of a slice."""
+        return self.folder / SURVEYS / f"slice-{number:05d}.parquet"
+
     def hashes(self, number: int) -> UInt64[np.ndarray, " documents"]:
-        """Returns the hashes of a finished slice's documents."""
+        """Returns the hashes of a finished slice's documents, those that train first."""
         return np.frombuffer(self.hashes_path(number).read_bytes(), dtype=np.uint64)
 
     def unfinished(self) -> list[int]:
@@ -157,14 +165,16 @@ def pack_slice(job: SliceJob, number: int) -> None:
     recipe, vocabulary = job.recipe, job.vocabulary
     counts = {split: Counts(recipe.row_length, len(recipe.sources), vocabulary.special.unk) for split in SPLITS}
     open_rows: dict[Split, tuple[OpenRow, Shard]] = {}  # a split without documents gets no shard
-    hashes: list[int] = []
+    hashes: dict[Split, list[int]] = {split: [] for split in SPLITS}
     set_aside: Counter[str] = Counter()
     languages, is_within_character = [source.language for source in recipe.sources], vocabulary.is_within_character
     documents = _documents(job, number, set_aside)
     with ExitStack() as shards:
         for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder):
-            hashes.append(text_hash(document.text))
-            split = split_of(hashes[-1], recipe.held_out_fraction)
+            document_hash = text_hash(document.text)
+            family = document_hash if document.family is None else document.family
+            split = split_of(family, recipe.held_out_fraction)
+            hashes[split].append(document_hash)
             if split not in open_rows:
                 opened = shards.enter_context(open_shard(job.shard_path(split, number), vocabulary.size))
                 open_rows[split] = OpenRow(recipe.row_length - 2, vocabulary.special, is_within_character), opened
@@ -173,7 +183,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
             shard.write(counts[split].count_rows(pack_document(row, counted, recipe.packing)))
         for split, (row, shard) in open_rows.items():
             shard.write(counts[split].count_rows([row.close()] if row.length else []))
-    _write(job.hashes_path(number), np.array(hashes, dtype=np.uint64).tobytes())
+    _write(job.hashes_path(number), np.array([*hashes["train"], *hashes["held_out"]], dtype=np.uint64).tobytes())
     train, held_out = (counts[split].report() for split in SPLITS)
     contents = Contents(train=train, held_out=held_out, set_aside=dict(set_aside))
     report = SliceReport(contents=contents, is_fast=job.make_encoder is not None)
@@ -187,24 +197,47 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Document]:
-    """Yields the documents of a slice; the other records are written to a file and counted by reason."""
+    """Yields the documents to pack; the other records of a slice are written to a file and counted by reason."""
     path = job.folder / CONTENT / SET_ASIDE / f"slice-{number:05d}.jsonl"
     with replaced_file(path, is_shared=True) as partial, partial.open("w", encoding="utf-8") as file:
-        for record in read_slice(job.slices[number], job.recipe.sources):
+        for record in _records(job, number):
             if isinstance(record, SetAside):
                 reasons[record.reason] += 1
-                file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
+                file.write(record.line)
             else:
                 yield record
 
 
-def seal_slices(job: SliceJob, plan: RowsPlan, output: Path, packed: Sequence[int], elapsed_seconds: float) -> None:
+def _records(job: SliceJob, number: int) -> Iterator[Document | SetAside]:
+    """Yields the records of a slice, as `data.duplicates` has decided about copies among them."""
+    decisions, numbers = {}, count()
+    if job.recipe.sought != "keep":
+        rows = pq.read_table(job.folder / COPIES, filters=[("slice", "==", number)]).to_pylist()
+        decisions = {row["document"]: row for row in rows}
+    for record in read_slice(job.slices[number], job.recipe.sources):
+        if not isinstance(record, Document) or (decided := decisions.get(next(numbers))) is None:
+            yield record
+        elif decided["reason"]:
+            yield SetAside(record.origin, decided["reason"], record.source, decided["first"])
+        else:
+            yield Document(record.text, record.origin, record.source, decided["family"])
+
+
+def seal_slices(
+    job: SliceJob,
+    plan: RowsPlan,
+    output: Path,
+    packed: Sequence[int],
+    elapsed_seconds: float,
+    families: Families | None = None,
+) -> None:
     """Turns the finished slices into the folder `output`, whose manifest is written last.
 
-    `packed` are the slices that the last run packed in `elapsed_seconds`. Raises DataError when a split has no rows.
+    `packed` are the slices that the last run packed in `elapsed_seconds`, `families` the copies that it found. Raises
+    DataError when a split has no rows.
     """
     slices = [artifact.read(SliceReport, job.report_path(number)).contents for number in range(len(job.slices))]
-    copies = _count_copies(job)
+    copies = _count_copies(job, slices)
     counts = {split: Counts(plan.row_length, len(plan.sources)) for split in SPLITS}
     set_aside: Counter[str] = Counter()
     for report in slices:
@@ -225,15 +258,15 @@ def seal_slices(job: SliceJob, plan: RowsPlan, output: Path, packed: Sequence[in
         set_aside=dict(sorted(set_aside.items())),
         elapsed_seconds=elapsed_seconds,
         tokens_per_second=num_tokens / max(elapsed_seconds, 1e-9),
+        duplicates=families,
     )
     seal(job.folder / CONTENT, output, artifact.dump(RowsManifest(plan=plan, report=report, files={})))
 
 
-def _count_copies(job: SliceJob) -> dict[Split, int]:
-    """Returns how many documents of each split have the text of an earlier document, by their hashes."""
-    hashes = np.concatenate([job.hashes(number) for number in range(len(job.slices))])
-    unique, counts = np.unique(hashes, return_counts=True)
-    copies: dict[Split, int] = dict.fromkeys(SPLITS, 0)
-    for document_hash, count in zip(unique[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
-        copies[split_of(document_hash, job.recipe.held_out_fraction)] += count - 1
-    return copies
+def _count_copies(job: SliceJob, slices: Sequence[Contents]) -> dict[Split, int]:
+    """Returns how many documents of each split have the text of an earlier document there, by their hashes."""
+    parts = [np.split(job.hashes(number), [report.train.documents]) for number, report in enumerate(slices)]
+    return {
+        split: len(hashes) - len(np.unique(hashes))
+        for split, hashes in zip(SPLITS, map(np.concatenate, zip(*parts, strict=True)), strict=True)
+    }

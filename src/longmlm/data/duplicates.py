@@ -1,0 +1,149 @@
+"""Copies of documents: each slice is surveyed for hashes of its documents, and one process joins them to families.
+
+Documents with a hash in common are copies of each other, and so are those that others join. With two hashes each,
+
+    document      0  1  2  3  4
+    first hash    a  b  c  b  d
+    second hash   e  f  g  h  f
+
+1, 3 and 4 are a family: 3 by the first hash, 4 by the second. The first of a family in the order of the corpus stays,
+and decides the side of its copies that stay.
+"""
+
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Int64, UInt64
+
+from longmlm.artifacts.rows import Families, Family
+from longmlm.data.corpus import HASHES, Document, read_slice, text_hash
+from longmlm.data.encoding import batches
+from longmlm.data.signatures import NUM_BANDS, band_hashes
+from longmlm.data.slices import COPIES, SliceJob
+from longmlm.errors import DataError, counted
+from longmlm.folders import sync
+from longmlm.settings.prepare import PrepareRecipe
+from longmlm.temporary import replaced_file
+
+BANDS = [f"band {number}" for number in range(NUM_BANDS)]
+EXACT, NEAR = "duplicate", "near duplicate"  # reasons
+NUM_CHARACTERS, NUM_LARGEST = 80, 10  # of a text, and of families, that are shown
+
+Numbers = Int64[np.ndarray, " documents"]
+Hashes = UInt64[np.ndarray, " documents"]
+
+
+def survey_slice(job: SliceJob, number: int) -> None:
+    """Writes the hashes, the origin and the first words of each document of a slice."""
+    is_near = job.recipe.sought == "near"
+    names = ["hash", *(BANDS if is_near else [])]
+    schema = pa.schema(dict.fromkeys(names, pa.uint64()) | {"origin": pa.string(), "words": pa.string()})
+    tables, records = [schema.empty_table()], read_slice(job.slices[number], job.recipe.sources)
+    for batch in batches(record for record in records if isinstance(record, Document)):
+        texts = [document.text for document in batch]
+        hashes = np.array([text_hash(text) for text in texts], dtype=np.uint64)
+        bands = band_hashes(texts, hashes).T if is_near else ()
+        words = [" ".join(text[: 2 * NUM_CHARACTERS].split())[:NUM_CHARACTERS] for text in texts]
+        tables.append(pa.table([hashes, *bands, [document.origin for document in batch], words], schema=schema))
+    _write(pa.concat_tables(tables), job.survey_path(number))
+
+
+def find_families(job: SliceJob) -> Families:
+    """Returns the families of copies in surveyed slices, and writes for packing what to do with each copy.
+
+    Takes about 50 bytes of memory for each document. Raises DataError when a split would have no documents.
+    """
+    recipe, hashes, borders = job.recipe, _column(job, "hash"), _borders(job)
+    own, exact = np.arange(len(hashes)), firsts([hashes])
+    first = firsts(_column(job, name) for name in BANDS) if recipe.sought == "near" else exact
+    stays = {"keep": own, "exact": exact, "near": first}[recipe.duplicates]  # in its place
+    end, family = np.uint64(np.ceil(recipe.held_out_fraction * HASHES)), hashes[first]
+    is_leak = (hashes < end) != (family < end)
+    _check_sides(recipe, family[stays == own], len(own))
+    copies = np.flatnonzero((stays != own) | is_leak)
+    kept, places = np.unique(stays[copies], return_inverse=True)
+    slices = np.searchsorted(borders, copies, side="right") - 1
+    reasons = np.where(hashes[copies] == hashes[stays[copies]], EXACT, NEAR)
+    table = {
+        "slice": slices,
+        "document": copies - borders[slices],
+        "family": family[copies],
+        "reason": pa.array(reasons, pa.string(), mask=stays[copies] == copies),
+        "first": _rows(job, borders, kept)["origin"].take(places),
+    }
+    _write(pa.table(table), job.folder / COPIES)
+    sizes = np.bincount(first)
+    largest = np.argsort(-sizes, kind="stable")[:NUM_LARGEST]
+    largest = np.sort(largest[sizes[largest] > 1])
+    shown = [
+        Family(size=size, words=row["words"], origin=Path(row["origin"]).name)
+        for size, row in zip(sizes[largest].tolist(), _rows(job, borders, largest).to_pylist(), strict=True)
+    ]
+    shown = tuple(sorted(shown, key=lambda one: -one.size))
+    return Families(count=int((sizes > 1).sum()), leaks=int(is_leak.sum()), largest=shown)
+
+
+def firsts(keys: Iterable[Hashes]) -> Numbers:
+    """Returns the first document of each document's family; documents with the same hash in one of the keys are copies.
+
+    Memory: four numbers for each document.
+    """
+    first = np.zeros(0, dtype=np.int64)
+    for key in keys:
+        first = first if len(first) else np.arange(len(key))
+        order = np.argsort(key, kind="stable")
+        is_same = np.diff(key[order]) == 0
+        left, right = first[order[:-1][is_same]], first[order[1:][is_same]]
+        while len(left):
+            np.minimum.at(first, np.maximum(left, right), np.minimum(left, right))
+            while not np.array_equal(first, above := first[first]):
+                first = above
+            left, right = first[left], first[right]
+            left, right = left[left != right], right[left != right]
+    return first
+
+
+def _check_sides(recipe: PrepareRecipe, hashes: Hashes, num_documents: int) -> None:
+    """Raises DataError when all documents that stay, whose sides these hashes decide, have the same side."""
+    fraction, left = recipe.held_out_fraction, f"{len(hashes):,} of {counted(num_documents, 'document')} stay without"
+    lowest, highest = (int(found) / HASHES for found in (hashes.min(), hashes.max()))
+    if lowest == highest:
+        raise DataError(f"{left} copies of others: training and held-out rows need two")
+    if not lowest < fraction <= highest:
+        problem, change = ("none", "more") if fraction <= lowest else ("each", "less")
+        raise DataError(
+            f"{left} copies of others, and {problem} of them is held out at held_out_fraction = {fraction:g}: set it "
+            f'to {(lowest + highest) / 2:g} or {change}, or duplicates to "keep"'
+        )
+
+
+def _column(job: SliceJob, name: str) -> Hashes:
+    """Returns a column of the survey, with a hash for each document in the order of the corpus."""
+    tables = (pq.read_table(job.survey_path(number), columns=[name]) for number in range(len(job.slices)))
+    return np.concatenate([table[name].to_numpy() for table in tables])
+
+
+def _borders(job: SliceJob) -> Numbers:
+    """Returns the number of the first document of each slice, and that of all documents."""
+    lengths = (pq.read_metadata(job.survey_path(number)).num_rows for number in range(len(job.slices)))
+    return np.array([*accumulate(lengths, initial=0)])
+
+
+def _rows(job: SliceJob, borders: Numbers, documents: Numbers) -> pa.Table:
+    """Returns the origin and first words of documents, whose numbers increase."""
+    tables = [
+        pq.read_table(job.survey_path(number), columns=["origin", "words"]).take(documents[begin:end] - borders[number])
+        for number, (begin, end) in enumerate(pairwise(np.searchsorted(documents, borders)))
+        if begin < end or not number
+    ]
+    return pa.concat_tables(tables)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    with replaced_file(path, is_shared=True) as partial:
+        pq.write_table(table, partial)
+        sync(partial)
