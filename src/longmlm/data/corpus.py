@@ -47,12 +47,6 @@ class SetAside:
     source: int
     copy_of: str | None = None
 
-    @property
-    def line(self) -> str:
-        """The record as a line of JSON."""
-        fields = {name: value for name, value in asdict(self).items() if value is not None}
-        return json.dumps(fields, ensure_ascii=False) + "\n"
-
 
 Slice = tuple[Span, ...]
 
@@ -148,7 +142,8 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
 def write_set_aside(path: Path, records: Sequence[SetAside]) -> None:
     """Writes a line of JSON per record, to replace what an earlier run wrote."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "".join(record.line for record in records))
+    lines = [json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records]
+    write_text(path, "".join(lines))
 
 
 def text_hash(text: str) -> int:

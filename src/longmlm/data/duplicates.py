@@ -7,17 +7,17 @@ Documents with a hash in common are copies of each other, and so are those that 
     second hash   e  f  g  h  f
 
 1, 3 and 4 are a family: 3 by the first hash, 4 by the second. The first of a family in the order of the corpus stays,
-and decides the side of its copies that stay.
+and decides the side of those of its copies that stay.
 """
 
 from collections.abc import Iterable
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Int64, UInt64
+from pyarrow.dataset import dataset
 
 from longmlm.artifacts.rows import Families, Family
 from longmlm.data.corpus import HASHES, Document, read_slice, text_hash
@@ -39,58 +39,60 @@ Hashes = UInt64[np.ndarray, " documents"]
 
 def survey_slice(job: SliceJob, number: int) -> None:
     """Writes the hashes, the origin and the first words of each document of a slice."""
-    is_near = job.recipe.sought == "near"
-    names = ["hash", *(BANDS if is_near else [])]
+    names = ["hash", *(BANDS if job.recipe.sought == "near" else [])]
     schema = pa.schema(dict.fromkeys(names, pa.uint64()) | {"origin": pa.string(), "words": pa.string()})
     tables, records = [schema.empty_table()], read_slice(job.slices[number], job.recipe.sources)
     for batch in batches(record for record in records if isinstance(record, Document)):
         texts = [document.text for document in batch]
         hashes = np.array([text_hash(text) for text in texts], dtype=np.uint64)
-        bands = band_hashes(texts, hashes).T if is_near else ()
+        bands = band_hashes(texts, hashes).T if job.recipe.sought == "near" else ()
         words = [" ".join(text[: 2 * NUM_CHARACTERS].split())[:NUM_CHARACTERS] for text in texts]
         tables.append(pa.table([hashes, *bands, [document.origin for document in batch], words], schema=schema))
-    _write(pa.concat_tables(tables), job.survey_path(number))
+    table = pa.concat_tables(tables)
+    table = table.append_column("slice", pa.repeat(number, len(table)))
+    _write(table.append_column("document", pa.array(np.arange(len(table)))), job.survey_path(number))
 
 
 def find_families(job: SliceJob) -> Families:
     """Returns the families of copies in surveyed slices, and writes for packing what to do with each copy.
 
-    Takes about 50 bytes of memory for each document. Raises DataError when a split would have no documents.
+    Takes about 120 bytes of memory for each document. Raises DataError when a split would have no documents.
     """
-    recipe, hashes, borders = job.recipe, _column(job, "hash"), _borders(job)
+    recipe = job.recipe
+    survey = dataset([str(job.survey_path(number)) for number in range(len(job.slices))], format="parquet")
+
+    def column(name: str) -> Hashes:
+        return survey.to_table(columns=[name])[name].to_numpy()
+
+    hashes = column("hash")
     own, exact = np.arange(len(hashes)), firsts([hashes])
-    first = firsts(_column(job, name) for name in BANDS) if recipe.sought == "near" else exact
+    first = firsts(map(column, BANDS)) if recipe.sought == "near" else exact
     stays = {"keep": own, "exact": exact, "near": first}[recipe.duplicates]  # in its place
     end, family = np.uint64(np.ceil(recipe.held_out_fraction * HASHES)), hashes[first]
     is_leak = (hashes < end) != (family < end)
     _check_sides(recipe, family[stays == own], len(own))
     copies = np.flatnonzero((stays != own) | is_leak)
     kept, places = np.unique(stays[copies], return_inverse=True)
-    slices = np.searchsorted(borders, copies, side="right") - 1
     reasons = np.where(hashes[copies] == hashes[stays[copies]], EXACT, NEAR)
-    table = {
-        "slice": slices,
-        "document": copies - borders[slices],
-        "family": family[copies],
-        "reason": pa.array(reasons, pa.string(), mask=stays[copies] == copies),
-        "first": _rows(job, borders, kept)["origin"].take(places),
-    }
-    _write(pa.table(table), job.folder / COPIES)
+    table = survey.take(copies, columns=["slice", "document"])
+    table = table.append_column("family", pa.array(family[copies]))
+    table = table.append_column("reason", pa.array(reasons, pa.string(), mask=stays[copies] == copies))
+    table = table.append_column("first", survey.take(kept, columns=["origin"])["origin"].take(places))
+    _write(table, job.folder / COPIES)
     sizes = np.bincount(first)
-    largest = np.argsort(-sizes, kind="stable")[:NUM_LARGEST]
-    largest = np.sort(largest[sizes[largest] > 1])
-    shown = [
-        Family(size=size, words=row["words"], origin=Path(row["origin"]).name)
-        for size, row in zip(sizes[largest].tolist(), _rows(job, borders, largest).to_pylist(), strict=True)
-    ]
-    shown = tuple(sorted(shown, key=lambda one: -one.size))
-    return Families(count=int((sizes > 1).sum()), leaks=int(is_leak.sum()), largest=shown)
+    largest = [number for number in np.argsort(-sizes, kind="stable")[:NUM_LARGEST] if sizes[number] > 1]
+    rows = survey.take(largest, columns=["words", "origin"]).to_pylist()
+    shown = (
+        Family(size=int(sizes[number]), words=row["words"], origin=Path(row["origin"]).name)
+        for number, row in zip(largest, rows, strict=True)
+    )
+    return Families(count=int((sizes > 1).sum()), leaks=int(is_leak.sum()), largest=tuple(shown))
 
 
 def firsts(keys: Iterable[Hashes]) -> Numbers:
-    """Returns the first document of each document's family; documents with the same hash in one of the keys are copies.
+    """Returns the first document of each document's family; copies have the same hash in one of the keys.
 
-    Memory: four numbers for each document.
+    Takes the memory of five numbers for each document.
     """
     first = np.zeros(0, dtype=np.int64)
     for key in keys:
@@ -119,28 +121,6 @@ def _check_sides(recipe: PrepareRecipe, hashes: Hashes, num_documents: int) -> N
             f"{left} copies of others, and {problem} of them is held out at held_out_fraction = {fraction:g}: set it "
             f'to {(lowest + highest) / 2:g} or {change}, or duplicates to "keep"'
         )
-
-
-def _column(job: SliceJob, name: str) -> Hashes:
-    """Returns a column of the survey, with a hash for each document in the order of the corpus."""
-    tables = (pq.read_table(job.survey_path(number), columns=[name]) for number in range(len(job.slices)))
-    return np.concatenate([table[name].to_numpy() for table in tables])
-
-
-def _borders(job: SliceJob) -> Numbers:
-    """Returns the number of the first document of each slice, and that of all documents."""
-    lengths = (pq.read_metadata(job.survey_path(number)).num_rows for number in range(len(job.slices)))
-    return np.array([*accumulate(lengths, initial=0)])
-
-
-def _rows(job: SliceJob, borders: Numbers, documents: Numbers) -> pa.Table:
-    """Returns the origin and first words of documents, whose numbers increase."""
-    tables = [
-        pq.read_table(job.survey_path(number), columns=["origin", "words"]).take(documents[begin:end] - borders[number])
-        for number, (begin, end) in enumerate(pairwise(np.searchsorted(documents, borders)))
-        if begin < end or not number
-    ]
-    return pa.concat_tables(tables)
 
 
 def _write(table: pa.Table, path: Path) -> None:

@@ -44,10 +44,11 @@ def band_hashes(texts: Sequence[str], hashes: UInt64[np.ndarray, " texts"]) -> U
 def _least_hashes(texts: Sequence[str]) -> UInt32[np.ndarray, "texts functions"]:
     """Returns the least hashes of each text; NO_HASH for one without a 5-gram."""
     texts = [text.lower() for text in texts]
-    codes = np.frombuffer("\n".join(texts).encode("utf-32-le"), dtype=np.uint32)
-    kinds = _kinds()[np.minimum(codes, (1 << CODE_BITS) - 1)]
-    begins = (kinds == 1) | (kinds > np.concatenate([[0], kinds[:-1]]))
-    letters, starts = codes[kinds > 0], np.flatnonzero(begins[kinds > 0])
+    codes = np.frombuffer("\n".join(["", *texts]).encode("utf-32-le"), dtype=np.uint32)
+    kinds = _kinds().take(codes, mode="clip")
+    begins = (kinds[1:] == 1) | (kinds[1:] > kinds[:-1])
+    is_letter = kinds[1:] > 0
+    letters, starts = codes[1:][is_letter], np.flatnonzero(begins[is_letter])
     places = np.arange(len(letters)) - np.repeat(starts, np.diff(starts, append=len(letters)))
     words = np.add.reduceat(_mixed(letters + (places << CODE_BITS).astype(np.uint64)), starts)
     num_grams = max(0, len(words) - NUM_WORDS + 1)

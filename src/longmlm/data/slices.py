@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -203,7 +203,7 @@ def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Do
         for record in _records(job, number):
             if isinstance(record, SetAside):
                 reasons[record.reason] += 1
-                file.write(record.line)
+                file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
             else:
                 yield record
 
@@ -229,7 +229,7 @@ def seal_slices(
     output: Path,
     packed: Sequence[int],
     elapsed_seconds: float,
-    families: Families | None = None,
+    families: Families | None,
 ) -> None:
     """Turns the finished slices into the folder `output`, whose manifest is written last.
 

@@ -17,7 +17,6 @@ MAX_FILES = 3  # that are named
 HEAD_CHARACTERS, TAIL_CHARACTERS = 600, 300
 SENTENCES = "Whole sentences fill a row until the next would not fit; only a sentence longer than a row is cut."
 SOURCES = "Tokens of the text, without special tokens; unknown ones stand for words that the tokenizer does not have."
-LEAKS = "Leaks prevented: {} would have stood on another side than the first of the family."
 FILL = "The fill rate counts separators and both special tokens."
 PACKING: dict[PackingMode, str] = {
     "full-sentences": "A row may hold several documents, with a separator where two meet.",
@@ -90,7 +89,7 @@ def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:
         aside = Table(["reason", "records"], [[reason, f"{count:,}"] for reason, count in report.set_aside.items()])
         sections.append(Section("Records set aside", "The folder set_aside lists each of them.", aside))
     if found := report.duplicates:
-        text = f"{found.count:,} in all. {LEAKS.format(counted(found.leaks, 'document'))}"
+        text = f"{found.count:,} in all. Documents kept from standing on another side than a copy: {found.leaks:,}."
         families = [[f"{family.size:,}", family.words, family.origin] for family in found.largest]
         sections.append(Section("The largest families of copies", text, Table(["documents", "first", "at"], families)))
     sections.append(Section("The first training row", "Decoded, with its special tokens.", _facts(example)))
