@@ -80,7 +80,7 @@ def test_signatures_do_not_depend_on_the_texts_beside_them_or_on_the_version_of_
     """Other numbers would give other families: rows would not be the same any more."""
     texts = [*demo_texts[:5], "One.", "", CHINESE, "İstanbul is a word that becomes longer in small letters."]
     together = band_hashes(texts, np.array([text_hash(text) for text in texts], dtype=np.uint64))
-    assert np.array_equal(together[:6], bands_of(texts[:6])) and np.array_equal(together[7:], bands_of(texts[7:]))
+    assert np.array_equal(together, bands_of(texts))
     known = bands_of(["The cat sat on the mat again."])[0, :3].tolist()
     assert known == [6290282583733957200, 14092346788489839527, 15214719027263367013]
 
