@@ -20,7 +20,7 @@ from typing import Literal, TypeVar, TypeVarTuple
 NUM_ROUNDS, QUICK_ROUNDS = 5, 3
 QUICK = "--quick"
 
-Unit = Literal["tokens/s", "GFLOP/s", "s"]
+Unit = Literal["tokens/s", "MB/s", "GFLOP/s", "s"]
 Given = TypeVarTuple("Given")
 Found = TypeVar("Found")
 

@@ -24,7 +24,7 @@ from tests.support.unused_settings import BASES, REFUSED, Refused
 
 UNUSED = re.compile(r"no effect|need|\bis for\b|takes|remove|leave|set it or|either")
 READ_OTHERWISE = {  # by a property, a key or a template, or by settings alone
-    *("baseline", "corpus", "search", "public", "project", "entity", "hardware", "until")
+    *("baseline", "corpus", "search", "public", "project", "entity", "hardware", "until", "prevent_leaks")
 }
 
 

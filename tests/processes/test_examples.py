@@ -15,13 +15,17 @@ from transformers import AutoModel, AutoTokenizer
 
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import read_provenance
+from longmlm.data.engine import prepare_rows
+from longmlm.data.vocabulary import load_vocabulary
 from longmlm.folders import verify
+from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.commands import Command, command
 from tests.support.tiny import LONG_POSITIONS, demo_texts, tiny_folder
 from tests.support.training import ROOT, SOURCES
 
 __all__ = ["command"]
 EXAMPLES = ROOT / "examples"
+DATATROVE = os.environ.get("DATATROVE_PYTHON", "")  # of an environment with datatrove[io,processing] and spacy
 NOTEBOOK = EXAMPLES / "bert_at_1536_tokens.ipynb"
 BUNDLED = ROOT / "src" / "longmlm" / "bundled"
 RUN_CELLS = """
@@ -184,3 +188,39 @@ def test_a_model_is_tuned_for_similarity(tmp_path: Path) -> None:
     assert (tmp_path / "tuned" / "modules.json").is_file()
     before, after = (AutoModel.from_pretrained(folder).state_dict() for folder in (base, tmp_path / "tuned"))
     assert any(not torch.equal(value, after[name]) for name, value in before.items() if "pooler" not in name)
+
+
+def kept_by_datatrove(folder: Path, texts: list[str]) -> None:
+    """Writes what datatrove 0.10.1 writes for these documents with examples/filter_with_datatrove.py."""
+    about = {"file_path": "/data/corpus/0.jsonl"}
+    lines = [{"text": text, "id": f"0.jsonl/{number}", "metadata": about} for number, text in enumerate(texts)]
+    (folder / "filtered" / "kept").mkdir(parents=True)
+    (folder / "filtered" / "kept" / "00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    "runs_datatrove",
+    [False, pytest.param(True, marks=pytest.mark.skipif(not DATATROVE, reason="DATATROVE_PYTHON names no Python"))],
+)
+def test_prepare_reads_what_is_left_by_filters_of_datatrove(tmp_path: Path, runs_datatrove: bool) -> None:
+    """Without an environment that has datatrove, of files as it writes them."""
+    tiny_folder(tmp_path / "base")
+    texts = demo_texts()
+    if runs_datatrove:
+        (tmp_path / "corpus").mkdir()
+        lines = [json.dumps({"text": text}) for text in [*texts, "Buy now. " * 200, "Home\nAbout\nLogin\n" * 30]]
+        (tmp_path / "corpus" / "0.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        command = [DATATROVE, str(EXAMPLES / "filter_with_datatrove.py"), "corpus", "filtered"]
+        subprocess.run(command, cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True, check=True)
+        lines = [line for path in tmp_path.glob("filtered/dropped/*/*") for line in path.read_text().splitlines()]
+        dropped = {line["text"]: line["metadata"]["filter_reason"] for line in map(json.loads, lines)}
+        texts = [text for text in texts if text not in dropped]
+        assert len(texts) + len(dropped) == len(demo_texts()) + 2 < 2 * len(texts)
+    else:
+        kept_by_datatrove(tmp_path, texts)
+    source = Source(files=(str(tmp_path / "filtered" / "kept" / "*.jsonl"),))
+    recipe = PrepareRecipe(
+        tokenizer=str(tmp_path / "base"), row_length=64, sources=(source,), held_out_fraction=0.3, duplicates="near"
+    )
+    report = prepare_rows(recipe, load_vocabulary(recipe.tokenizer), tmp_path / "rows").report
+    assert report.train.documents + report.held_out.documents == len(texts) and not report.set_aside

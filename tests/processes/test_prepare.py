@@ -1,5 +1,6 @@
 """Prepare as a process: it can be stopped and killed at any moment, or meet a full disk, and no worker outlives it."""
 
+import json
 import os
 import random
 import shlex
@@ -8,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,11 @@ import pytest
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.config import read
 from longmlm.data.engine import prepare_rows
+from longmlm.data.executor import run_slices
+from longmlm.data.slices import SliceJob, Work, pack_slice
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.folders import partial_of, verify
-from longmlm.settings.prepare import PrepareConfig
+from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.shipped import SHIPPED
 
 ROOT = Path(__file__).parents[2]
@@ -153,6 +156,34 @@ def test_a_run_killed_at_a_dozen_random_moments_gives_the_rows_of_an_undisturbed
     assert made(output) == expected
     assert not partial_of(output).exists()
     assert not list(output.rglob("*.partial"))
+
+
+def test_three_workers_find_the_copies_that_one_finds_also_if_killed_between_survey_and_packing(tmp_path: Path) -> None:
+    demo = SHIPPED.parent / "bundled" / "text" / "demo.jsonl"
+    texts = [json.loads(line)["text"] for line in demo.read_text(encoding="utf-8").splitlines()]
+    lines = [json.dumps({"text": text[:4_000]}) for text in [*texts, *(f"A title. {text}" for text in texts)]]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    source = Source(files=(str(tmp_path / "corpus.jsonl"),))
+    changes = {"sources": (source,), "slice_bytes": SLICE_BYTES, "duplicates": "near"}
+    recipe = replace(read(PrepareConfig, [DEMO]).recipe, **changes)
+    vocabulary, works = load_vocabulary(recipe.tokenizer), []
+    expected = prepare_rows(recipe, vocabulary, tmp_path / "one").report
+    assert expected.set_aside["near duplicate"] == expected.duplicates.count == len(texts)
+
+    def three_workers(job: SliceJob, numbers: Sequence[int], work: Work = pack_slice) -> None:
+        works.append((work.__name__, len(numbers)))
+        if len(works) == 2:
+            raise KeyboardInterrupt
+        run_slices(job, numbers, work, num_workers=3)
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare_rows(recipe, vocabulary, tmp_path / "rows", three_workers)
+    prepare_rows(recipe, vocabulary, tmp_path / "rows", three_workers)
+    assert made(tmp_path / "rows") == made(tmp_path / "one")
+    num_slices = works[0][1]
+    assert num_slices > 9
+    assert [number for name, number in works if name == "survey_slice"] == [num_slices, 0]
+    assert [number for name, number in works if name == "pack_slice"] == [num_slices] * 2
 
 
 def largest_worker(output: Path, slice_bytes: int) -> int:

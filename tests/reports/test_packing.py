@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from longmlm.artifacts.rows import RowsManifest
+from longmlm.artifacts.rows import Families, Family, RowsManifest
 from longmlm.reports.packing import Example, packing_page, packing_report
 from tests.support.rows import rows_manifest
 
@@ -86,3 +86,14 @@ def test_text_ends_with_what_was_set_aside_and_the_speed() -> None:
     assert unknown.startswith("unknown tokens: 0.00% of novels-0.jsonl") and unknown.endswith(
         "3.00% of owner/laws, train"
     )
+
+
+def test_the_largest_families_of_copies_are_shown_where_copies_were_looked_for() -> None:
+    known = manifest()
+    assert "families" not in packing_report(known) + packing_page(known, EXAMPLE, "")
+    families = Families(count=1234, leaks=5, largest=(Family(size=6789, words="A <b>", origin="laws.jsonl:77"),))
+    known = replace(known, report=replace(known.report, duplicates=families))
+    assert "families of copies: 1,234; leaks prevented: 5" in packing_report(known).splitlines()
+    page = packing_page(known, EXAMPLE, "")
+    assert "6,789" in words(page) and "A &lt;b&gt;" in page and "<b>" not in page
+    assert "1,234 in all" in words(page) and "laws.jsonl:77" in words(page)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
-from longmlm.settings.prepare import COMPRESSED, PackingMode, source_names
+from longmlm.settings.prepare import COMPRESSED, Duplicates, PackingMode, source_names
 
 RECIPE_VERSION = 3
 Split = Literal["train", "held_out"]
@@ -81,6 +81,8 @@ class RowsPlan:
     tokenizer_fingerprint: str
     tokenizer_sha256: str | None = None
     recipe_version: int
+    duplicates: Duplicates = "keep"
+    prevent_leaks: bool = False
 
     def without_paths(self) -> Self:
         """Returns the plan with the last parts of local paths only."""
@@ -153,11 +155,33 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A document and its copies: how many there are in all, and the first words and the origin of the first."""
+
+    size: int
+    words: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Families:
+    """How many families of copies were found, and the largest.
+
+    `leaks` counts the documents that the hash of their text would have put on another side than their family.
+    """
+
+    count: int
+    leaks: int
+    largest: tuple[Family, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackingReport(Contents):
     """What a folder of rows is made of, and the speed of the last run."""
 
     elapsed_seconds: float
     tokens_per_second: float
+    duplicates: Families | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,22 +29,28 @@ HASHES = 2**64  # how many values text_hash can take
 class Document:
     """A text of the corpus: `origin` is its file and byte or record, or its dataset and record.
 
-    `source` is the number of its source, `group` the value of that source's split_field.
+    `source` is the number of its source, `group` the value of that source's split_field, `family` the hash that
+    decides the side of its copies, too.
     """
 
     text: str
     origin: str
     source: int
     group: str | None = None
+    family: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A record that is not a document, and the reason; `origin` and `source` are those of a document."""
+    """A record that is not packed, and the reason; `origin` and `source` are those of a document.
+
+    `copy_of` is the origin of the first of its family.
+    """
 
     origin: str
     reason: str
     source: int
+    copy_of: str | None = None
 
 
 Slice = tuple[Span, ...]
@@ -143,11 +149,12 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
         if isinstance(record, SetAside):
             reasons[record.reason] += 1
             continue
-        key = text_hash(record.text if record.group is None else record.group)
-        found.add(side_of(record, key, recipe))
+        text_key = text_hash(record.text)
+        found.add(side_of(record, text_key, recipe))
         if found == set(SPLITS):
             return
         if not recipe.sources[record.source].held_out:
+            key = side_key(record, text_key)
             num_documents, lowest, highest = num_documents + 1, min(lowest, key), max(highest, key)
     if not num_documents:
         counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
@@ -182,9 +189,17 @@ def text_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def side_of(document: Document, key: int, recipe: PrepareRecipe) -> Split:
-    """Returns the split of a document, whose text or group has the hash `key`."""
-    return "held_out" if recipe.sources[document.source].held_out else split_of(key, recipe.held_out_fraction)
+def side_of(document: Document, text_key: int, recipe: PrepareRecipe) -> Split:
+    """Returns the split of a document whose text has the hash `text_key`."""
+    is_held_out = recipe.sources[document.source].held_out
+    return "held_out" if is_held_out else split_of(side_key(document, text_key), recipe.held_out_fraction)
+
+
+def side_key(document: Document, text_key: int) -> int:
+    """Returns the hash that decides the split of a document: of its family, else its group, else its text."""
+    if document.family is not None:
+        return document.family
+    return text_key if document.group is None else text_hash(document.group)
 
 
 def split_of(key: int, held_out_fraction: float) -> Split:

@@ -56,7 +56,7 @@ def tokenized(
         yield from _tokenized(vocabulary.tokenizer, languages, documents)
         return
     num_characters = num_compared = 0
-    for batch in _batches(documents):
+    for batch in batches(documents):
         texts = [document.text for document in batch]
         starts = [sentence_starts(document.text, languages[document.source]) for document in batch]
         with failures_of(encoder.library):
@@ -110,7 +110,7 @@ def _tokenized(
     def encoded(batch: list[Document]) -> list[Encoding]:
         return encode_batch(tokenizer, [document.text for document in batch]) if len(batch) > 1 else []
 
-    for batch, encodings in one_ahead(encoded, _batches(documents)):
+    for batch, encodings in one_ahead(encoded, batches(documents)):
         starts = [sentence_starts(document.text, languages[document.source]) for document in batch]
         if len(batch) == 1:
             yield batch[0], encode(tokenizer, batch[0].text, starts[0])
@@ -118,7 +118,7 @@ def _tokenized(
             yield from zip(batch, map(sentences_of, encodings, starts), strict=True)
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     """Yields the documents in lists; one of several documents has at most PIECE_CHARACTERS."""
     batch: list[Document] = []
     num_characters = 0

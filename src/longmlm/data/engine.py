@@ -14,6 +14,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import (
     RECIPE_VERSION,
     SPLITS,
+    Families,
     FileStamp,
     RowsManifest,
     RowsPlan,
@@ -23,13 +24,14 @@ from longmlm.artifacts.rows import (
     read_rows_manifest,
 )
 from longmlm.data.corpus import check_splits, plan_slices
+from longmlm.data.duplicates import find_families, survey_slice
 from longmlm.data.encoding import exact_encoder
 from longmlm.data.executor import run_slices
 from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE, files_of, readable
 from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.rows import token_bytes
-from longmlm.data.slices import CONTENT, SliceJob, seal_slices
+from longmlm.data.slices import CONTENT, SURVEYS, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, EncoderError, UserError, counted
 from longmlm.folders import sha256_of
@@ -43,7 +45,7 @@ from longmlm.settings.prepare import Encoder, PrepareRecipe, Source
 from longmlm.temporary import PARTIAL, check_temporary, check_writable, claim, discard, empty, partial_of
 
 DIFFERS = "fast_encoder_differs"  # a file in the folder of unfinished rows
-Executor = Callable[[SliceJob, Sequence[int]], None]
+Executor = Callable[..., None]  # of a job, the numbers of slices and, by default pack_slice, the work
 
 
 def prepare_rows(
@@ -55,9 +57,9 @@ def prepare_rows(
 ) -> RowsManifest:
     """Writes the folder of rows that `recipe` describes, and returns its manifest.
 
-    `executor` packs the slices of a job whose numbers it is given. With the encoder "auto", a fast one is used if it is
-    installed and gives the tokens of tokenizers; if it turns out not to, all slices are made with tokenizers. Where the
-    same rows exist, nothing is done; after an interruption, finished slices are kept.
+    `executor` does the work on slices of a job whose numbers it is given. With the encoder "auto", a fast one is used
+    if it is installed and gives the tokens of tokenizers; if it turns out not to, all slices are made with tokenizers.
+    Where the same rows exist, nothing is done; after an interruption, finished slices are kept.
 
     Raises DataError when the folder holds other rows, when a split would be empty or when a source changes meanwhile,
     and FolderError while another process writes there.
@@ -190,6 +192,7 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor, enco
         message(f"resuming: {num_packed} of {counted(len(job.slices), 'slice')} packed before")
     _check_disk_space(job, numbers)
     started = time.monotonic()
+    families = _families(job, executor)
     try:
         executor(job, numbers)
     except EncoderError as error:
@@ -203,7 +206,16 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor, enco
     except DataError:
         discard(job.folder)
         raise
-    seal_slices(job, work.plan, output, numbers, elapsed_seconds)
+    seal_slices(job, work.plan, output, numbers, elapsed_seconds, families)
+
+
+def _families(job: SliceJob, executor: Executor) -> Families | None:
+    """Returns the families of copies, for which packing knows then what to do; None if none are looked for."""
+    if job.recipe.sought == "keep":
+        return None
+    message(f"looking for {job.recipe.sought} copies of documents")
+    executor(job, [number for number in range(len(job.slices)) if not job.survey_path(number).is_file()], survey_slice)
+    return find_families(job)
 
 
 def _fast_encoder(job: SliceJob) -> MakeEncoder | None:
@@ -235,7 +247,7 @@ def _open_partial(folder: Path, work: WorkPlan) -> None:
         empty(folder)
     for leftover in folder.rglob(f"*{PARTIAL}"):
         leftover.unlink()
-    for name in ("reports", *(f"{CONTENT}/{name}" for name in (*SPLITS, SET_ASIDE))):
+    for name in ("reports", SURVEYS, *(f"{CONTENT}/{name}" for name in (*SPLITS, SET_ASIDE))):
         (folder / name).mkdir(parents=True, exist_ok=True)
     artifact.write(folder / WorkPlan.FILE, work)
 

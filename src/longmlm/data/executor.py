@@ -126,7 +126,7 @@ def check_running(workers: Iterable[int], looks: Counter[int]) -> None:
 
 def _start_worker() -> None:
     """Ties this worker's life to the fork server, its parent, and to the main process, which the server outlives."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # slices run in parallel, not the tokenizer
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}  # slices run in parallel, not these
     ignore_stop_signals()
     end_with_parent(signal.SIGKILL)
     Thread(target=_end_with_main, daemon=True).start()

@@ -124,7 +124,7 @@ def _cluster() -> Iterator[Any]:  # Any: the module
     passed_on = {
         name: value for name, value in os.environ.items() if name not in OF_A_MACHINE and not name.startswith(OF_A_JOB)
     }
-    environment = {"env_vars": {**passed_on, "TOKENIZERS_PARALLELISM": "false"}}  # slices run in parallel
+    environment = {"env_vars": {**passed_on, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}}
     try:
         address = os.environ.get(ADDRESS) or "auto"
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)

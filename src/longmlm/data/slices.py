@@ -4,17 +4,20 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from jaxtyping import UInt64
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import (
     SPLITS,
     Contents,
+    Families,
     PackingReport,
     RowsManifest,
     RowsPlan,
@@ -36,6 +39,7 @@ from longmlm.settings.prepare import PrepareRecipe
 from longmlm.temporary import replaced_file
 
 CONTENT = "content"  # the folder that becomes the output
+SURVEYS, COPIES = "surveys", "copies.parquet"
 NUM_FILLS = 20
 TOTALS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
 PER_SOURCE = ("tokens_per_source", "unknown_per_source", "rows_per_source")
@@ -67,6 +71,10 @@ class SliceJob:
     def hashes_path(self, number: int) -> Path:
         """Returns the path of the hashes of a slice's documents."""
         return self.report_path(number).with_suffix(".hashes")
+
+    def survey_path(self, number: int) -> Path:
+        """Returns the path of the hashes by which copies are found among the documents of a slice."""
+        return self.folder / SURVEYS / f"slice-{number:05d}.parquet"
 
     def hashes(self, number: int) -> UInt64[np.ndarray, " documents"]:
         """Returns the hashes of a finished slice's documents, those that train first."""
@@ -165,7 +173,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
     with ExitStack() as shards:
         for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder):
             text_key = text_hash(document.text)
-            split = side_of(document, text_key if document.group is None else text_hash(document.group), recipe)
+            split = side_of(document, text_key, recipe)
             hashes[split].append(text_key)
             if split not in open_rows:
                 opened = shards.enter_context(open_shard(job.shard_path(split, number), vocabulary.size))
@@ -189,10 +197,10 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Document]:
-    """Yields the documents of a slice; the other records are written to a file and counted by reason."""
+    """Yields the documents to pack; the other records of a slice are written to a file and counted by reason."""
     path = job.folder / CONTENT / SET_ASIDE / f"slice-{number:05d}.jsonl"
     with replaced_file(path, is_shared=True) as partial, partial.open("w", encoding="utf-8") as file:
-        for record in read_slice(job.slices[number], job.recipe.sources):
+        for record in _records(job, number):
             if isinstance(record, SetAside):
                 reasons[record.reason] += 1
                 file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
@@ -200,10 +208,33 @@ def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Do
                 yield record
 
 
-def seal_slices(job: SliceJob, plan: RowsPlan, output: Path, packed: Sequence[int], elapsed_seconds: float) -> None:
+def _records(job: SliceJob, number: int) -> Iterator[Document | SetAside]:
+    """Yields the records of a slice, as `data.duplicates` has decided about copies among them."""
+    decisions, numbers = {}, count()
+    if job.recipe.sought != "keep":
+        rows = pq.read_table(job.folder / COPIES, filters=[("slice", "==", number)]).to_pylist()
+        decisions = {row["document"]: row for row in rows}
+    for record in read_slice(job.slices[number], job.recipe.sources):
+        if not isinstance(record, Document) or (decided := decisions.get(next(numbers))) is None:
+            yield record
+        elif decided["reason"]:
+            yield SetAside(record.origin, decided["reason"], record.source, decided["first"])
+        else:
+            yield replace(record, family=decided["family"])
+
+
+def seal_slices(
+    job: SliceJob,
+    plan: RowsPlan,
+    output: Path,
+    packed: Sequence[int],
+    elapsed_seconds: float,
+    families: Families | None,
+) -> None:
     """Turns the finished slices into the folder `output`, whose manifest is written last.
 
-    `packed` are the slices that the last run packed in `elapsed_seconds`. Raises DataError when a split has no rows.
+    `packed` are the slices that the last run packed in `elapsed_seconds`, `families` the copies that it found. Raises
+    DataError when a split has no rows.
     """
     slices = [artifact.read(SliceReport, job.report_path(number)).contents for number in range(len(job.slices))]
     copies = _count_copies(job, slices)
@@ -227,6 +258,7 @@ def seal_slices(job: SliceJob, plan: RowsPlan, output: Path, packed: Sequence[in
         set_aside=dict(sorted(set_aside.items())),
         elapsed_seconds=elapsed_seconds,
         tokens_per_second=num_tokens / max(elapsed_seconds, 1e-9),
+        duplicates=families,
     )
     seal(job.folder / CONTENT, output, artifact.dump(RowsManifest(plan=plan, report=report, files={})))
 

@@ -52,6 +52,8 @@ def packing_report(manifest: RowsManifest) -> str:
         f"records set aside: {set_aside_text(report.set_aside) or 'none'}",
         f"{report.tokens_per_second:,.0f} tokens/s in {report.elapsed_seconds:.1f} s",
     ]
+    if found := report.duplicates:
+        lines.insert(3, f"families of copies: {found.count:,}; leaks prevented: {found.leaks:,}")
     return "\n".join(lines)
 
 
@@ -86,6 +88,10 @@ def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:
     if report.set_aside:
         aside = Table(["reason", "records"], [[reason, f"{count:,}"] for reason, count in report.set_aside.items()])
         sections.append(Section("Records set aside", "The folder set_aside lists each of them.", aside))
+    if found := report.duplicates:
+        text = f"{found.count:,} in all. Documents kept from standing on another side than a copy: {found.leaks:,}."
+        families = [[f"{family.size:,}", family.words, family.origin] for family in found.largest]
+        sections.append(Section("The largest families of copies", text, Table(["documents", "first", "at"], families)))
     sections.append(Section("The first training row", "Decoded, with its special tokens.", _facts(example)))
     head = Head(f"{_short(total['tokens'])} tokens in rows of {plan.row_length:,}", lead, tiles=tiles)
     return page(head, sections, made_by)

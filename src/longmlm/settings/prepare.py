@@ -12,6 +12,7 @@ PackingMode = Literal["full-sentences", "doc-sentences"]
 Encoder = Literal["auto", "tokenizers"]
 ExecutorName = Literal["local", "ray"]
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # endings after that of the format
+Duplicates = Literal["keep", "exact", "near"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,16 @@ class PrepareRecipe:
     """Fraction of the documents to hold out from training, chosen by a hash of their text, or of their split_field."""
     slice_bytes: int = 32_000_000
     """Bytes of text in a slice, the unit of work; no row spans two slices."""
+    duplicates: Duplicates = "keep"
+    """Which copies of an earlier document are set aside: none, exact ones, or near ones too, in which a few percent of
+    the words differ. Exact and near take a pass over the text before packing."""
+    prevent_leaks: bool = False
+    """Where near copies are kept, look for them all the same, and hold out all copies of a document or none."""
+
+    @property
+    def sought(self) -> Duplicates:
+        """Which copies are looked for before packing."""
+        return "near" if self.prevent_leaks else self.duplicates
 
     def __post_init__(self) -> None:
         check_row_length(self.row_length)
@@ -180,5 +191,7 @@ class PrepareConfig(Publishing):
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""
         yield from Publishing.without_effect(self)
+        if self.recipe.duplicates == "near":
+            yield ("recipe.prevent_leaks",), 'with duplicates = "near", which leaves no near copy: remove it'
         if self.publish is None:
             yield ("card.title", "card.license", "card.data"), "without publish: remove it, or set publish"

@@ -1,0 +1,148 @@
+"""Copies of documents: each slice is surveyed for hashes of its documents, and one process joins them to families.
+
+Documents with a hash in common are copies of each other, and so are those that others join. With two hashes each,
+
+    document      0  1  2  3  4
+    first hash    a  b  c  b  d
+    second hash   e  f  g  h  f
+
+1, 3 and 4 are a family: 3 by the first hash, 4 by the second. The first of a family in the order of the corpus stays,
+and decides the side of those of its copies that stay.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Bool, Int64, UInt64
+from pyarrow.dataset import dataset
+
+from longmlm.artifacts.rows import Families, Family
+from longmlm.data.corpus import HASHES, Document, read_slice, side_key, text_hash
+from longmlm.data.encoding import batches
+from longmlm.data.signatures import NUM_BANDS, band_hashes
+from longmlm.data.slices import COPIES, SliceJob
+from longmlm.errors import DataError, counted
+from longmlm.folders import sync
+from longmlm.settings.prepare import PrepareRecipe
+from longmlm.temporary import replaced_file
+
+BANDS = [f"band {number}" for number in range(NUM_BANDS)]
+EXACT, NEAR = "duplicate", "near duplicate"  # reasons
+NUM_CHARACTERS, NUM_LARGEST = 80, 10  # of a text, and of families, that are shown
+
+Numbers = Int64[np.ndarray, " documents"]
+Hashes = UInt64[np.ndarray, " documents"]
+
+
+def survey_slice(job: SliceJob, number: int) -> None:
+    """Writes the hashes, the origin and the first words of each document of a slice, and its own side."""
+    names = ["hash", "side", *(BANDS if job.recipe.sought == "near" else [])]
+    others = {"is_held_out": pa.bool_(), "origin": pa.string(), "words": pa.string()}
+    schema = pa.schema(dict.fromkeys(names, pa.uint64()) | others)
+    tables, records = [schema.empty_table()], read_slice(job.slices[number], job.recipe.sources)
+    for batch in batches(record for record in records if isinstance(record, Document)):
+        texts = [document.text for document in batch]
+        hashes = np.array([text_hash(text) for text in texts], dtype=np.uint64)
+        sides = np.array([*map(side_key, batch, hashes.tolist())], dtype=np.uint64)
+        is_held_out = [job.recipe.sources[document.source].held_out for document in batch]
+        bands = band_hashes(texts, hashes).T if job.recipe.sought == "near" else ()
+        words = [" ".join(text[: 2 * NUM_CHARACTERS].split())[:NUM_CHARACTERS] for text in texts]
+        origins = [document.origin for document in batch]
+        tables.append(pa.table([hashes, sides, *bands, is_held_out, origins, words], schema=schema))
+    table = pa.concat_tables(tables)
+    table = table.append_column("slice", pa.repeat(number, len(table)))
+    _write(table.append_column("document", pa.array(np.arange(len(table)))), job.survey_path(number))
+
+
+def find_families(job: SliceJob) -> Families:
+    """Returns the families of copies in surveyed slices, and writes for packing what to do with each copy.
+
+    Takes about 120 bytes of memory for each document. Raises DataError when a split would have no documents.
+    """
+    recipe = job.recipe
+    survey = dataset([str(job.survey_path(number)) for number in range(len(job.slices))], format="parquet")
+
+    def column(name: str) -> Any:  # an array of hashes, or of flags
+        return survey.to_table(columns=[name])[name].to_numpy()
+
+    hashes, sides, is_held_out = column("hash"), column("side"), column("is_held_out")
+    own, exact = np.arange(len(hashes)), firsts([hashes])
+    first = firsts(map(column, BANDS)) if recipe.sought == "near" else exact
+    stays = {"keep": own, "exact": exact, "near": first}[recipe.duplicates]  # in its place
+    end, family = np.uint64(np.ceil(recipe.held_out_fraction * HASHES)), _sides(first, stays, sides, is_held_out)
+    is_leak = (is_held_out | (sides < end)) != (family < end)
+    _check_sides(recipe, family[stays == own], len(own))
+    copies = np.flatnonzero((stays != own) | is_leak)
+    kept, places = np.unique(stays[copies], return_inverse=True)
+    reasons = np.where(hashes[copies] == hashes[stays[copies]], EXACT, NEAR)
+    table = survey.take(copies, columns=["slice", "document"])
+    table = table.append_column("family", pa.array(family[copies]))
+    table = table.append_column("reason", pa.array(reasons, pa.string(), mask=stays[copies] == copies))
+    table = table.append_column("first", survey.take(kept, columns=["origin"])["origin"].take(places))
+    _write(table, job.folder / COPIES)
+    sizes = np.bincount(first)
+    largest = [number for number in np.argsort(-sizes, kind="stable")[:NUM_LARGEST] if sizes[number] > 1]
+    rows = survey.take(largest, columns=["words", "origin"]).to_pylist()
+    shown = (
+        Family(size=int(sizes[number]), words=row["words"], origin=Path(row["origin"]).name)
+        for number, row in zip(largest, rows, strict=True)
+    )
+    return Families(count=int((sizes > 1).sum()), leaks=int(is_leak.sum()), largest=tuple(shown))
+
+
+def _sides(first: Numbers, stays: Numbers, sides: Hashes, is_held_out: Bool[np.ndarray, " documents"]) -> Hashes:
+    """Returns the hash that decides the side of each document: one for copies that stay, with all of their groups.
+
+    With a document of a source that is held out as a whole, all of them are held out: their hash is 0.
+    """
+    staying = np.flatnonzero(stays == np.arange(len(stays)))
+    joined = stays.copy()
+    joined[staying] = staying[firsts([first[staying].astype(np.uint64), sides[staying]])]
+    joined = joined[stays]
+    held_out = np.zeros(len(stays), dtype=bool)
+    np.logical_or.at(held_out, joined[staying], is_held_out[staying])
+    return np.where(held_out[joined], np.uint64(0), sides[joined])
+
+
+def firsts(keys: Iterable[Hashes]) -> Numbers:
+    """Returns the first document of each document's family; copies have the same hash in one of the keys.
+
+    Takes the memory of five numbers for each document.
+    """
+    first = np.zeros(0, dtype=np.int64)
+    for key in keys:
+        first = first if len(first) else np.arange(len(key))
+        order = np.argsort(key, kind="stable")
+        is_same = np.diff(key[order]) == 0
+        left, right = first[order[:-1][is_same]], first[order[1:][is_same]]
+        while len(left):
+            np.minimum.at(first, np.maximum(left, right), np.minimum(left, right))
+            while not np.array_equal(first, above := first[first]):
+                first = above
+            left, right = first[left], first[right]
+            left, right = left[left != right], right[left != right]
+    return first
+
+
+def _check_sides(recipe: PrepareRecipe, hashes: Hashes, num_documents: int) -> None:
+    """Raises DataError when all documents that stay, whose sides these hashes decide, have the same side."""
+    fraction, left = recipe.held_out_fraction, f"{len(hashes):,} of {counted(num_documents, 'document')} stay without"
+    lowest, highest = (int(found) / HASHES for found in (hashes.min(), hashes.max()))
+    if lowest == highest:
+        raise DataError(f"{left} copies of others: training and held-out rows need two")
+    if not lowest < fraction <= highest:
+        problem, change = ("none", "more") if fraction <= lowest else ("each", "less")
+        raise DataError(
+            f"{left} copies of others, and {problem} of them is held out at held_out_fraction = {fraction:g}: set it "
+            f'to {(lowest + highest) / 2:g} or {change}, or duplicates to "keep"'
+        )
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    with replaced_file(path, is_shared=True) as partial:
+        pq.write_table(table, partial)
+        sync(partial)
