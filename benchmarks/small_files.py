@@ -1,8 +1,8 @@
-"""Time and memory of packing many small files, 10,000 to a million: both grow with the number of files, and not faster.
+"""Time and memory of packing many small files, 10,000 to a million: both should grow linearly.
 
 Files of about 700 bytes of the demo's text, packed by two workers. Memory is the peak of the main process, which knows
-all files. `growth` in the JSON line has, from each number of files to the next, the exponent with which time and memory
-grow: 1 is linear.
+all files. `growth` in the JSON line is the exponent with which time and memory grow from each number of files to the
+next: 1 is linear.
 
     python benchmarks/small_files.py [--quick]      # without --quick about 4 GB of disk and 20 minutes
 """

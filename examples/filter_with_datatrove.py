@@ -1,4 +1,4 @@
-"""Filters a corpus with datatrove before longmlm prepares it: repetitions and pages of lists or menus go.
+"""Filters a corpus with datatrove before longmlm prepares it: repetitive pages, lists and menus are dropped.
 
     python -m venv filters
     filters/bin/pip install 'datatrove[io,processing]' spacy
@@ -8,7 +8,7 @@ reads the .jsonl files in the folder corpus, each line {"text": "..."}, and writ
 reads with corpus = ["filtered/kept/*.jsonl"], and filtered/dropped/, with the reason of each document. datatrove gets
 an environment of its own because it needs older versions of libraries than longmlm is tested with, such as xxhash
 below 4. Its other filters (languages, personal data, lists of words) are added to the steps in the same way.
-Duplicates need none: longmlm finds them with duplicates = "near", and much faster.
+Duplicates need no filter: longmlm finds them with duplicates = "near", much faster.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main() -> None:
         FineWebQualityFilter(language=arguments.language, exclusion_writer=dropped(output, "quality")),
         JsonlWriter(str(output / "kept"), compression=None),
     ]
-    tasks = max(1, len(list(Path(arguments.corpus).glob("*.jsonl"))))  # a file each; more tasks would be empty
+    tasks = max(1, len(list(Path(arguments.corpus).glob("*.jsonl"))))  # one file each; more tasks would be empty
     LocalPipelineExecutor(steps, tasks=tasks, workers=arguments.workers, logging_dir=str(output / "logs")).run()
 
 

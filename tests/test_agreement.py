@@ -145,8 +145,8 @@ def test_an_option_of_run_contradicts_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"poems": 2.0}, "pretrain.recipe.weights.poems names no source to train on: they are novels, source-2"),
-        ({"laws": 2.0}, "pretrain.recipe.weights.laws names no source to train on: they are novels, source-2"),
+        ({"poems": 2.0}, "pretrain.recipe.weights.poems names no source to train on: name one of novels, source-2"),
+        ({"laws": 2.0}, "pretrain.recipe.weights.laws names no source to train on: name one of novels, source-2"),
         ({"novels": {"share": 1.0}}, "pretrain.recipe.weights has no share for source-2"),
     ],
 )

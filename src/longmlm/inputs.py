@@ -147,7 +147,7 @@ def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
 def check_source(source: Source, output: str) -> None:
     """Raises DataError for a setting that does not apply to these files, or to this dataset.
 
-    So does an output folder inside the folder of a dataset, which its files would become part of.
+    An output folder inside the folder of a dataset raises it too, since its files would become part of the dataset.
     """
     kinds, folder = {kind_of(file) for file in files_of(source.files)}, Path(source.dataset or "")
     if source.delimiter is not None and ".csv" not in kinds:

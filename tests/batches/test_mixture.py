@@ -102,7 +102,7 @@ def test_without_weights_there_is_no_mixture() -> None:
 @pytest.mark.parametrize(
     ("weights", "sources", "message"),
     [
-        ({"poems": 2.0}, SOURCES, "weights.poems names no source to train on: they are novels, laws, letters"),
+        ({"poems": 2.0}, SOURCES, "weights.poems names no source to train on: name one of novels, laws, letters"),
         ({"novels": 2.0}, {"novels": (5, 50)}, "novels is the only one"),
         ({"novels": {"share": 0.5}, "laws": {"share": 0.5}}, SOURCES, "no share for letters"),
         (

@@ -15,7 +15,7 @@ from longmlm.folders import sha256_of
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
-        ("ray://head:10001", r"RAY_ADDRESS = ray://head:10001 is no address of a cluster: set it to HOST:PORT"),
+        ("ray://head:10001", r"RAY_ADDRESS = ray://head:10001 is not the address of a cluster: set it to HOST:PORT"),
         ("head", "RAY_ADDRESS = head is no address"),
         ("127.0.0.1:1", r"no Ray cluster can be reached \(127.0.0.1:1: .*refused\): start one with ray start --head"),
         ("no-such-host.invalid:6379", "no Ray cluster can be reached"),

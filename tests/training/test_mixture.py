@@ -61,6 +61,6 @@ def test_a_run_draws_by_weight_measures_by_source_and_resumes_exactly(
 
 
 def test_weights_that_do_not_fit_the_rows_are_refused_before_training(mixed: PretrainConfig) -> None:
-    with pytest.raises(DataError, match="weights.poems names no source to train on: they are novels, laws"):
+    with pytest.raises(DataError, match="weights.poems names no source to train on: name one of novels, laws"):
         train_here(with_recipe(mixed, weights={"poems": 2.0}))
     assert not Path(mixed.run).exists()

@@ -28,7 +28,7 @@ class Measured:
     """Accuracy of whole rows, of each block of base_positions positions and of each bin of `bin_starts`.
 
     `selected` and `correct` count the selected tokens of each row and those predicted correctly. `sources` has the same
-    for the rows of each source, without blocks and bins, if the rows are of several.
+    for each source, without blocks and bins, if the rows come from several.
     """
 
     whole: Accuracy

@@ -92,7 +92,7 @@ class Evaluation(Artifact):
     def difference(self, view: ViewName, base: ViewName, source: str | None = None) -> Difference | None:
         """Returns the accuracy of a view minus another's, with its standard error; None if one was not measured.
 
-        With the name of a source, it is that of its rows alone.
+        With the name of a source, only the rows of that source count.
         """
         if view not in self.measured or base not in self.measured:
             return None

@@ -47,8 +47,8 @@ class TrainingMetrics(Artifact):
 class EvaluationMetrics(Artifact):
     """Held-out accuracy at a step, of whole rows, per block and by source.
 
-    `base_cut` is the accuracy to recover; it and its standard error are None without a base model, `base_cut_by_source`
-    is empty.
+    `base_cut` is the accuracy to recover. Without a base model, it and its standard error are None, and
+    `base_cut_by_source` is empty.
     """
 
     kind: Literal["evaluation"] = "evaluation"

@@ -112,10 +112,9 @@ class SplitReport:
     """What one split is made of.
 
     `copies` counts documents with the text of an earlier one; in the report of a slice, it is 0. `tokens_per_source`,
-    `unknown_per_source`, the [UNK] among them, and `rows_per_source` have an entry for each source; the last is empty
-    for rows of before recipe version 3, which may mix sources. `document_lengths[k]` counts
-    documents of 2^k to 2^(k+1) - 1 tokens; `fills[k]` counts rows of which a share above k/20, up to (k+1)/20, is
-    filled.
+    `unknown_per_source` (the [UNK] among them) and `rows_per_source` have an entry for each source; the last is empty
+    for rows made before recipe version 3, which may mix sources. `document_lengths[k]` counts documents of 2^k to
+    2^(k+1) - 1 tokens; `fills[k]` counts rows of which a share above k/20, up to (k+1)/20, is filled.
     """
 
     documents: int
@@ -156,7 +155,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A document and its copies: how many there are in all, and the first words and the origin of the first."""
+    """A document and its copies: their number, and the first words and the origin of the first of them."""
 
     size: int
     words: str
@@ -167,7 +166,7 @@ class Family:
 class Families:
     """How many families of copies were found, and the largest.
 
-    `leaks` counts the documents that the hash of their text would have put on another side than their family.
+    `leaks` counts the documents that would have landed in the other split if their copies were not considered.
     """
 
     count: int
@@ -203,9 +202,9 @@ class RowsManifest(Artifact):
         return hashlib.sha256(repr(shards).encode()).hexdigest()
 
     def sources(self, split: Split) -> dict[str, tuple[int, int]]:
-        """Returns the numbers of rows and tokens of each source that has rows in a split, by its name, in their order.
+        """Returns, by name, the numbers of rows and tokens of each source that has rows in a split.
 
-        The rows of a source follow those of the source before it. There are none where rows may mix sources.
+        The rows of the sources follow each other in this order. Empty if rows may mix sources.
         """
         report = self.report.of(split)
         sizes = zip(report.rows_per_source, report.tokens_per_source, strict=False)
@@ -233,7 +232,7 @@ def read_rows_manifest(folder: Path) -> RowsManifest:
 def shards_of(manifest: RowsManifest, split: Split, folder: Path) -> list[Path]:
     """Returns the shards of one split of the rows in a folder; raises DataError if there are none."""
     names = [name for name in manifest.files if name.startswith(f"{split}/")]
-    shards = [folder / name for name in sorted(names, key=lambda name: (len(name), name))]  # slice-100000 is the last
+    shards = [folder / name for name in sorted(names, key=lambda name: (len(name), name))]  # slice-100000 comes last
     if not shards:
         raise DataError(f"{folder} holds no {split} rows")
     return shards

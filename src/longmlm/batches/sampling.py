@@ -9,9 +9,10 @@ as 4-bit numbers by a network that the epoch selects, and a result above 4 is pe
 The cursor counts the rows that the whole run has consumed. A global batch of 3 rows at cursor 3 takes rows 3 and 2 of
 epoch 0 and row 2 of epoch 1: it straddles two epochs, and no row is dropped.
 
-With weights, rows are drawn in blocks of 1,000 that have the same number of rows of a source. With blocks of 10, a
-source A of 6 rows with weight 1 and a source B of 3 rows with weight 5, these numbers are as 6 * 1 to 3 * 5: 2.86 and
-7.14 of 10, rounded by the largest remainder to 3 and 7. A permutation of 0 to 9 orders each block. In the third one,
+With weights, rows are drawn in blocks of 1,000, each with the same number of rows of a given source. With blocks of
+10, a source A of 6 rows with weight 1 and a source B of 3 rows with weight 5, these numbers are in the ratio 6 * 1 to
+3 * 5: 2.86 and 7.14 of 10, rounded by the largest remainder to 3 and 7. A permutation of 0 to 9 orders each block. In
+the third block,
 
     value 1 is below 3: draw 2 * 3 + 1 = 7 of A, and since 7 = 1 * 6 + 1, that is row permuted(1) of its epoch 1
     value 5 is not: draw 2 * 7 + 5 - 3 = 16 of B, and since 16 = 5 * 3 + 1, that is row permuted(1) of its epoch 5
@@ -28,7 +29,7 @@ from longmlm.settings.pretrain import Weight, has_shares, number_of, weights_pro
 
 NUM_ROUNDS = 6
 BLOCK = 1000
-# Where the numbers of permutations begin: of blocks, and of the epochs of a source. Without weights, they begin at 0.
+# Where the numbers of permutations begin: those of blocks, and those of a source's epochs; without weights, at 0.
 BLOCKS, EPOCHS = 1 << 63, 1 << 40
 
 
@@ -81,7 +82,7 @@ def global_batch(cursor: int, num_rows: int, dataset_rows: int, seed: int) -> Dr
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Sources whose rows follow each other: the number of rows of each, and how many of a block are drawn from it.
+    """Sources whose rows follow each other: the number of rows of each, and how many rows of a block it gets.
 
     `fill` is the mean number of tokens in the drawn rows, relative to that of all rows.
     """
@@ -122,7 +123,7 @@ def mixture_of(weights: Mapping[str, Weight], sources: Mapping[str, tuple[int, i
         return None
     if not sources:
         raise DataError(
-            "the rows mix sources, since an earlier version made them: prepare new ones in another folder for weights"
+            "an earlier version made these rows, which mix sources: prepare new ones in another folder to use weights"
         )
     if problem := weights_problem(weights, sources):
         raise DataError(problem)
@@ -135,7 +136,7 @@ def mixture_of(weights: Mapping[str, Weight], sources: Mapping[str, tuple[int, i
     if not drawn.all():
         place, name = int(drawn.argmin()), list(sources)[drawn.argmin()]
         raise DataError(
-            f"weights leave {name} unseen, with {exact[place]:.2g} of each {BLOCK:,} rows: raise weights.{name} from "
+            f"weights leave {name} unseen, with {exact[place]:.2g} of every {BLOCK:,} rows: raise weights.{name} from "
             f"{numbers[place]:g} to {numbers[place] / exact[place]:.2g}"
         )
     fill = (drawn * num_tokens / num_rows).sum() / BLOCK / (num_tokens.sum() / num_rows.sum())

@@ -20,7 +20,7 @@ from longmlm.settings.prepare import Source
 BATCH_BYTES = 8_000_000
 BATCH_RECORDS = 1_000
 MAX_NAME = 40  # characters of a column's name in a message
-LIST_PART = re.compile(r"\.list\.\w+")  # of the path of a column in a Parquet file, whose users name the list alone
+LIST_PART = re.compile(r"\.list\.\w+")  # in the path of a Parquet column; users name only the list
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 LIST_TYPES = (
     *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
@@ -43,8 +43,8 @@ def extent_of_table(path: AnyPath, source: Source) -> Extent:
 def fields_of_table(span: Span, source: Source, only_text: bool) -> Iterator[tuple[int, Fields]]:
     """Yields the number and the fields of every record of a span, or only its text.
 
-    The number of a class becomes its name, where a dataset has names. Raises DataError without a column of text or,
-    where all fields are read, of lists of words.
+    The number of a class becomes its name, where a dataset has names. Raises DataError if a field of the source is not
+    a column of text or of lists of text.
     """
     path, fields = located(span.path), source.read_fields if only_text else ()
     if path.suffix == ".parquet":
@@ -66,7 +66,7 @@ def _parquet_file(path: AnyPath, source: Source) -> pq.ParquetFile:
 
 
 def _columns_of(fields: Sequence[str], paths: Iterable[str]) -> list[str]:
-    """Returns the columns, by their paths in the file, that hold the fields or parts of them, or that hold them."""
+    """Returns the paths of the columns that hold one of the fields, a part of one, or a field that contains one."""
     names = {path: f"{LIST_PART.sub('', path)}." for path in paths}
     wanted = [f"{field}." for field in fields]
     return [
@@ -187,7 +187,7 @@ def _named(value: Any, names: ClassNames | None) -> Any:
 def _check_text_columns(name: str, source: Source, schema: pa.Schema) -> None:
     """Raises DataError unless each field of the source is a column, or a field in one, of text or of lists of text.
 
-    So does a split_field that is neither.
+    A split_field that is neither a column nor a field in one raises it too.
     """
     columns = pa.struct([(one.name, one.type) for one in schema])
     if source.split_field and _type_at(columns, source.split_field) is None:
@@ -204,7 +204,7 @@ def _check_text_columns(name: str, source: Source, schema: pa.Schema) -> None:
 
 
 def _type_at(kind: pa.DataType, field: str) -> pa.DataType | None:
-    """Returns the type of a field, or of one inside others, as `value_at` finds it; that of the items of lists."""
+    """Returns the type of a field, or of one inside others, as `value_at` finds it; for a list, that of its items."""
     while pa.types.is_dictionary(kind) or any(is_list(kind) for is_list in LIST_TYPES):
         kind = kind.value_type
     if not field:
@@ -230,6 +230,6 @@ def check_column(name: str, field: str, names: list[str], other_remedy: str = ""
 
 
 def check_split_column(name: str, source: Source, names: Sequence[str]) -> None:
-    """Raises DataError if there is no column that the documents are to be split by."""
+    """Raises DataError if split_field names none of the columns."""
     if source.split_field and source.split_field not in names:
         raise DataError(f"{name} has no column {source.split_field!r}: set split_field to one of {', '.join(names)}")

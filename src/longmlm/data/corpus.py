@@ -30,7 +30,7 @@ class Document:
     """A text of the corpus: `origin` is its file and byte or record, or its dataset and record.
 
     `source` is the number of its source, `group` the value of that source's split_field, `family` the hash that
-    decides the side of its copies, too.
+    decides its split together with that of its copies.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Document:
 class SetAside:
     """A record that is not packed, and the reason; `origin` and `source` are those of a document.
 
-    `copy_of` is the origin of the first of its family.
+    `copy_of` is the origin of the first document of its family.
     """
 
     origin: str
@@ -62,7 +62,7 @@ def slice_bytes(spans: Slice) -> int:
 
 
 def paths_of(source: Source) -> list[AnyPath]:
-    """Returns the files of a source, or those that a split of its dataset is read from."""
+    """Returns the files of a source, or those from which the split of its dataset is read."""
     return [*map(located, shards_of(source))] if source.dataset else files_of(source.files)
 
 
@@ -116,9 +116,9 @@ def document_of(text: str | Unreadable, origin: str, source: int, group: str | N
 
 
 def check_fields(source: Source, paths: Sequence[str]) -> None:
-    """Raises DataError for a field that no record has among the first ones of ten JSON files, spread over the source.
+    """Raises DataError for a field that none of the first records of ten JSON files, spread over the source, has.
 
-    A table has columns, which are checked when it is opened.
+    The columns of a table are checked when it is opened.
     """
     paths = [path for path in paths if kind_of(located(path)) in (".jsonl", ".json")]
     missing, known = source.read_fields, dict[str, None]()
@@ -203,5 +203,5 @@ def side_key(document: Document, text_key: int) -> int:
 
 
 def split_of(key: int, held_out_fraction: float) -> Split:
-    """Returns the split of all documents with this hash, so that copies of a document, or a group, share one."""
+    """Returns the split of all documents with this hash, such as copies of a text or the documents of a group."""
     return "held_out" if key < held_out_fraction * HASHES else "train"

@@ -1,13 +1,13 @@
-"""Copies of documents: each slice is surveyed for hashes of its documents, and one process joins them to families.
+"""Copies of documents: a survey of each slice hashes its documents, and one process joins copies into families.
 
-Documents with a hash in common are copies of each other, and so are those that others join. With two hashes each,
+Documents that share a hash are a family, and so are those that others connect. With two hashes each,
 
     document      0  1  2  3  4
     first hash    a  b  c  b  d
     second hash   e  f  g  h  f
 
-1, 3 and 4 are a family: 3 by the first hash, 4 by the second. The first of a family in the order of the corpus stays,
-and decides the side of those of its copies that stay.
+documents 1, 3 and 4 are a family: 3 by the first hash, 4 by the second. The first of a family in corpus order stays.
+Copies that stay as well all land in the same split, with their groups.
 """
 
 from collections.abc import Iterable
@@ -32,14 +32,14 @@ from longmlm.temporary import replaced_file
 
 BANDS = [f"band {number}" for number in range(NUM_BANDS)]
 EXACT, NEAR = "duplicate", "near duplicate"  # reasons
-NUM_CHARACTERS, NUM_LARGEST = 80, 10  # of a text, and of families, that are shown
+NUM_CHARACTERS, NUM_LARGEST = 80, 10  # shown: characters of a text, and families
 
 Numbers = Int64[np.ndarray, " documents"]
 Hashes = UInt64[np.ndarray, " documents"]
 
 
 def survey_slice(job: SliceJob, number: int) -> None:
-    """Writes the hashes, the origin and the first words of each document of a slice, and its own side."""
+    """Writes, for each document of a slice, its hashes, what would decide its split, its origin and first words."""
     names = ["hash", "side", *(BANDS if job.recipe.sought == "near" else [])]
     others = {"is_held_out": pa.bool_(), "origin": pa.string(), "words": pa.string()}
     schema = pa.schema(dict.fromkeys(names, pa.uint64()) | others)
@@ -59,9 +59,9 @@ def survey_slice(job: SliceJob, number: int) -> None:
 
 
 def find_families(job: SliceJob) -> Families:
-    """Returns the families of copies in surveyed slices, and writes for packing what to do with each copy.
+    """Returns the families of copies in the surveyed slices, and writes down what packing does with each copy.
 
-    Takes about 120 bytes of memory for each document. Raises DataError when a split would have no documents.
+    Takes about 120 bytes of memory per document. Raises DataError when a split would have no documents.
     """
     recipe = job.recipe
     survey = dataset([str(job.survey_path(number)) for number in range(len(job.slices))], format="parquet")
@@ -72,7 +72,7 @@ def find_families(job: SliceJob) -> Families:
     hashes, sides, is_held_out = column("hash"), column("side"), column("is_held_out")
     own, exact = np.arange(len(hashes)), firsts([hashes])
     first = firsts(map(column, BANDS)) if recipe.sought == "near" else exact
-    stays = {"keep": own, "exact": exact, "near": first}[recipe.duplicates]  # in its place
+    stays = {"keep": own, "exact": exact, "near": first}[recipe.duplicates]  # what is packed in its place
     end, family = np.uint64(np.ceil(recipe.held_out_fraction * HASHES)), _sides(first, stays, sides, is_held_out)
     is_leak = (is_held_out | (sides < end)) != (family < end)
     _check_sides(recipe, family[stays == own], len(own))
@@ -95,9 +95,9 @@ def find_families(job: SliceJob) -> Families:
 
 
 def _sides(first: Numbers, stays: Numbers, sides: Hashes, is_held_out: Bool[np.ndarray, " documents"]) -> Hashes:
-    """Returns the hash that decides the side of each document: one for copies that stay, with all of their groups.
+    """Returns the hash that decides the split of each document: a common one for copies that stay and their groups.
 
-    With a document of a source that is held out as a whole, all of them are held out: their hash is 0.
+    If one of these documents is in a source that is held out as a whole, all of them are held out: their hash is 0.
     """
     staying = np.flatnonzero(stays == np.arange(len(stays)))
     joined = stays.copy()
@@ -109,9 +109,9 @@ def _sides(first: Numbers, stays: Numbers, sides: Hashes, is_held_out: Bool[np.n
 
 
 def firsts(keys: Iterable[Hashes]) -> Numbers:
-    """Returns the first document of each document's family; copies have the same hash in one of the keys.
+    """Returns the first document of each document's family; copies share a hash in at least one of the keys.
 
-    Takes the memory of five numbers for each document.
+    Takes the memory of five numbers per document.
     """
     first = np.zeros(0, dtype=np.int64)
     for key in keys:
@@ -129,8 +129,8 @@ def firsts(keys: Iterable[Hashes]) -> Numbers:
 
 
 def _check_sides(recipe: PrepareRecipe, hashes: Hashes, num_documents: int) -> None:
-    """Raises DataError when all documents that stay, whose sides these hashes decide, have the same side."""
-    fraction, left = recipe.held_out_fraction, f"{len(hashes):,} of {counted(num_documents, 'document')} stay without"
+    """Raises DataError if all documents that stay land in the same split, which these hashes decide."""
+    fraction, left = recipe.held_out_fraction, f"{len(hashes):,} of {counted(num_documents, 'document')} are without"
     lowest, highest = (int(found) / HASHES for found in (hashes.min(), hashes.max()))
     if lowest == highest:
         raise DataError(f"{left} copies of others: training and held-out rows need two")

@@ -45,7 +45,7 @@ from longmlm.settings.prepare import Encoder, PrepareRecipe, Source
 from longmlm.temporary import PARTIAL, check_temporary, check_writable, claim, discard, empty, partial_of
 
 DIFFERS = "fast_encoder_differs"  # a file in the folder of unfinished rows
-Executor = Callable[..., None]  # of a job, the numbers of slices and, by default pack_slice, the work
+Executor = Callable[..., None]  # takes a job, the numbers of slices, and the work, by default pack_slice
 
 
 def prepare_rows(
@@ -57,9 +57,9 @@ def prepare_rows(
 ) -> RowsManifest:
     """Writes the folder of rows that `recipe` describes, and returns its manifest.
 
-    `executor` does the work on slices of a job whose numbers it is given. With the encoder "auto", a fast one is used
-    if it is installed and gives the tokens of tokenizers; if it turns out not to, all slices are made with tokenizers.
-    Where the same rows exist, nothing is done; after an interruption, finished slices are kept.
+    `executor` does the work on the slices whose numbers it is given. With the encoder "auto", a fast one is used if it
+    is installed and gives the same tokens as tokenizers; if they turn out to differ, all slices are made with
+    tokenizers. If the same rows exist, nothing is done; after an interruption, finished slices are kept.
 
     Raises DataError when the folder holds other rows, when a split would be empty or when a source changes meanwhile,
     and FolderError while another process writes there.
@@ -147,7 +147,7 @@ def _previous_plan(output: Path) -> RowsPlan | None:
 
 
 def _stamp(path: AnyPath, known: Mapping[str, SourceFile]) -> FileStamp:
-    """Returns a file as it is now; a remote one is not read if its version is known, or its SHA-256 to its server."""
+    """Returns a file's stamp; a remote one is not read if its version is known, or its server tells the SHA-256."""
     if isinstance(path, Path):
         status = path.stat()  # before the content, so that a later change shows
         size, mtime_ns = status.st_size, status.st_mtime_ns
@@ -210,7 +210,7 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor, enco
 
 
 def _families(job: SliceJob, executor: Executor) -> Families | None:
-    """Returns the families of copies, for which packing knows then what to do; None if none are looked for."""
+    """Returns the families of copies, and prepares packing to treat them; None if copies are not looked for."""
     if job.recipe.sought == "keep":
         return None
     message(f"looking for {job.recipe.sought} copies of documents")
@@ -230,7 +230,7 @@ def _fast_encoder(job: SliceJob) -> MakeEncoder | None:
 
 
 def _give_up_fast_encoder(job: SliceJob, error: EncoderError) -> None:
-    """Says so, and records it for a later run: the rows of one folder are made by one encoder."""
+    """Reports it and records it for later runs, since one encoder makes all rows of a folder."""
     (job.folder / DIFFERS).touch()
     message(f"{error}: the whole corpus is encoded with tokenizers")
 

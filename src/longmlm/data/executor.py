@@ -77,7 +77,7 @@ def _run_in_workers(job: SliceJob, numbers: Sequence[int], work: Work, num_worke
 
 @contextmanager
 def job_file(job: SliceJob) -> Iterator[Path]:
-    """Writes the job without its slices, which may be millions of files, to a file in its folder for the block."""
+    """Yields a file in the job's folder that holds the job without its slices, which may be millions of files."""
     with tempfile.NamedTemporaryFile(dir=job.folder, prefix="job.", suffix=PARTIAL) as file:
         file.write(pickle.dumps(replace(job, slices={})))
         file.flush()

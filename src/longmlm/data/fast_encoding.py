@@ -8,7 +8,7 @@ Neither says where in the text a token lies, which is needed to cut a document i
 - WordPiece changes the text (case, accents, spaces). A document is encoded whole and by sentence; where both give the
   same tokens, those of each sentence are known.
 
-A document for which this fails is left to `tokenizers`; so is a very long one, which is encoded in pieces there.
+A document for which this fails is left to `tokenizers`, and so is a very long one, which is then encoded in pieces.
 """
 
 import json
@@ -40,7 +40,7 @@ class FastEncoder(Protocol):
     library: str
 
     def sentences(self, texts: Sequence[str], starts: Sequence[Starts]) -> list[Sentences | None]:
-        """Returns for each text the tokens of each sentence that has any; None where only `tokenizers` knows them."""
+        """Returns, for each text, the tokens of each sentence that has any; None if it is left to `tokenizers`."""
         ...
 
 
@@ -102,7 +102,7 @@ class WordPieceEncoder:
         return documents
 
     def _encode(self, texts: Sequence[str]) -> tuple[UInt32[np.ndarray, " tokens"], list[int]]:
-        """Returns the tokens of all texts, and where those of each text start, and their number."""
+        """Returns the tokens of all texts, and the borders between the texts, with 0 and the number of tokens."""
         ids, borders = self._tokenizer.encode_batch(texts, add_special_tokens=False, parallel=False)
         return ids, borders.tolist()
 
@@ -128,7 +128,7 @@ def fast_encoder(tokenizer: Tokenizer) -> MakeEncoder | None:
 
 @contextmanager
 def failures_of(library: str) -> Iterator[None]:
-    """Raises EncoderError in place of what a library raises in the block, a panic of Rust included; not ImportError."""
+    """Turns what a library raises in the block, a Rust panic included, into EncoderError; ImportError passes."""
     try:
         yield
     except ImportError:

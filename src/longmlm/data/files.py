@@ -29,7 +29,7 @@ from longmlm.temporary import LOCK, MARK, is_own_file
 CHUNK_BYTES = 1 << 20
 MAX_ENTRIES = 10_000  # of a folder that are looked at for a remedy
 ANY_WINDOW = {zstd.DecompressionParameter.window_log_max.value: 31}  # zstd --long=31; by default a decoder stops at 27
-KINDS = {  # endings, and the one whose files are read in the same way
+KINDS = {  # each ending, and the one as which it is read
     ".txt": ".txt",
     ".md": ".txt",
     ".jsonl": ".jsonl",
@@ -199,7 +199,7 @@ def ending_of(path: AnyPath) -> str:
 
 
 def kind_of(path: AnyPath) -> str:
-    """Returns the ending whose files are read in the same way, such as .jsonl for a.ndjson.gz."""
+    """Returns the ending as which a file is read, such as .jsonl for a.ndjson.gz."""
     return KINDS.get(ending := ending_of(path), ending)
 
 

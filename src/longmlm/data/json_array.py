@@ -2,8 +2,8 @@ r"""Elements of .json files, arrays of objects or objects one after the other, w
 
     [{"id": 1, "text": "The lake [was"}, {"id": 2, "text": "5" wide"}, {"id": 3, "text": "calm]."}]
 
-An element ends where each of its brackets is closed; those in strings do not count. A quote is missing in the second
-one, which therefore seems to go on to the end of the file: it is broken, and reading resumes at the next object.
+An element ends where all of its brackets are closed; brackets in strings do not count. The second element has a quote
+too many, so that it seems to go on to the end of the file: it is broken, and reading resumes at the next object.
 """
 
 import io
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from longmlm.data.files import CHUNK_BYTES
 from longmlm.data.json_lines import STRING
 
-ELEMENT_BYTES = 1 << 27  # of an element that is not closed, after which it is broken
-BETWEEN = re.compile(rb"(?:\xef\xbb\xbf|[\s,\[\]])*")  # elements; a list of lists has the elements of all of them
+ELEMENT_BYTES = 1 << 27  # an element that is not closed within these is broken
+BETWEEN = re.compile(rb"(?:\xef\xbb\xbf|[\s,\[\]])*")  # elements; a list of lists has all their elements
 PART = re.compile(STRING + rb"|[\[\]{}]|[^\s,\[\]{}\"]+", re.DOTALL)
 RESUME, RESUME_BYTES = re.compile(rb"(?:\}\s*,|\n)\s*(?=\{)"), 1_000
 QUOTE, CLOSING = ord('"'), {ord("["): ord("]"), ord("{"): ord("}")}
@@ -24,12 +24,12 @@ class ElementReader:
     """Reads elements from a stream of bytes, one after the other."""
 
     def __init__(self, stream: io.BufferedIOBase, begin: int) -> None:
-        """Starts at the offset `begin`, that of the file or of an element."""
+        """Starts at the offset `begin`, where the file or an element begins."""
         self._stream, self._held, self._at = stream, b"", 0  # the bytes that are held, and where the element begins
         self._held_from = stream.seek(begin) if begin else 0
 
     def elements(self, end: int) -> Iterator[tuple[int, bytes]]:
-        """Yields offset and bytes of each element that begins before `end`; the first byte of one that does not end."""
+        """Yields offset and bytes of each element that begins before `end`; only the first byte if it does not end."""
         while self._find_next() and (begin := self._held_from + self._at) < end:
             length = self._length()
             element = self._held[self._at : self._at + (length or 1)]
@@ -39,7 +39,7 @@ class ElementReader:
             yield begin, element
 
     def _read(self) -> bool:
-        """Adds to what is held of the element about as much again, so that a long one is searched a few times only."""
+        """Reads about as much again as is held of the element, so that a long one is searched only a few times."""
         part = self._stream.read(max(CHUNK_BYTES, len(self._held) - self._at))
         self._held_from += self._at
         self._held, self._at = self._held[self._at :] + part, 0

@@ -1,4 +1,4 @@
-"""Codes of languages: the ones that are known, what a language takes of disk, and whether it has spaces."""
+"""Languages: which codes are known, how many bytes of text give a token, and whether a text has spaces."""
 
 import difflib
 import re
@@ -6,7 +6,7 @@ import re
 from longmlm.data.vocabulary import UNSPACED
 from longmlm.errors import DataError
 
-# ISO 639-1, and other codes in use; `related` in sentences.toml says whose rules a language has.
+# ISO 639-1, and other codes in use; `related` in sentences.toml says which of these languages share rules.
 ISO_639_1 = """
 aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo es
 et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj

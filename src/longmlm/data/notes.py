@@ -23,7 +23,7 @@ NAMED_WORDS, NAMED_CHARACTERS = 5, 20
 
 
 def markup_note(sources: Sequence[Source]) -> str | None:
-    """Returns what to do about texts on this machine that begin as HTML or XML does, whose tags become tokens."""
+    """Returns what to do about local texts that begin like HTML or XML, whose tags become tokens; None without any."""
     names = [[name for name in source.files if not is_url(name)] for source in sources]
     paths = [path for files in names for path in files_of(files) if kind_of(path) == ".txt"]
     tagged = [path for path in paths if MARKUP.match(head_of(path, HEAD_CHARACTERS))]

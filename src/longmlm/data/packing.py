@@ -39,7 +39,7 @@ class OpenRow:
     sources: list[int] = field(default_factory=list)
 
     def cut(self, sentence: TokenizedSentence, begin: int) -> int:
-        """Returns where the part of a sentence from `begin` on ends that fills a row: between two characters.
+        """Returns the end of the part of a sentence, from `begin` on, that fills a row: between two characters.
 
         A row of bytes that are no UTF-8 is filled, and so is one that has less room than a character.
         """
@@ -50,7 +50,7 @@ class OpenRow:
         return next((end for end in ends if not self.is_within_character[sentence.input_ids[end]]), full)
 
     def add(self, sentence: TokenizedSentence, length: int, source: int, opens_document: bool) -> None:
-        """Appends a sentence of `length` tokens of a document, or a part of one."""
+        """Appends a sentence of a document, or a part of one, with its number of tokens."""
         if opens_document and self.length:
             self.pieces.append(np.array([self.special.sep], dtype=np.uint32))
             self.length += 1

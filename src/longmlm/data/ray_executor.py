@@ -1,4 +1,4 @@
-"""Packing of slices on a Ray cluster whose nodes share a disk; a slice that its node or worker lost is packed again.
+"""Packing of slices on a Ray cluster whose nodes share a disk; a slice whose node or worker is lost is packed again.
 
 A Ray task has the folder and the environment of its node, not those of the process that started it: both are passed on.
 """
@@ -58,7 +58,7 @@ class Driver:
 def check_cluster() -> None:
     """Raises DataError if Ray is not installed, or if its cluster cannot be reached; imports no Ray."""
     if find_spec("ray") is None:
-        raise DataError("runtime.executor = 'ray' needs Ray: pip install 'longmlm[ray]', or remove it")
+        raise DataError("runtime.executor = 'ray' needs Ray: pip install 'longmlm[ray]', or remove the setting")
     address = os.environ.get(ADDRESS, "")
     if address in ("", "auto"):
         folder = os.environ.get("RAY_TMPDIR", "/tmp")  # noqa: S108 - Ray's own default
@@ -68,7 +68,7 @@ def check_cluster() -> None:
             raise DataError(_unreachable("none was started on this machine")) from None
     host, _, port = address.rpartition(":")
     if "://" in address or not port.isdigit():
-        raise DataError(f"{ADDRESS} = {address} is no address of a cluster: set it to HOST:PORT of its head")
+        raise DataError(f"{ADDRESS} = {address} is not the address of a cluster: set it to HOST:PORT of its head")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except OSError as error:
@@ -88,7 +88,7 @@ def run_slices_on_ray(
     """Does the work on the slices of these numbers as Ray tasks, each on a CPU of the cluster, `num_workers` at a time.
 
     Raises DataError for a node that does not see the folder or has other versions, and for a slice that is lost more
-    than RETRIES times; any other error is that of the task. All other tasks are cancelled then.
+    than RETRIES times; any other error is that of the task. On an error, all other tasks are cancelled.
     """
     check_cluster()
     plan = job.folder / WorkPlan.FILE
@@ -169,7 +169,7 @@ def _do_on_node(driver: Driver, work: Work, number: int, spans: Slice) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _check_node(driver: Driver) -> None:
-    """Enters the driver's folder; raises DataError, with the name of the node, if it is another one or differs."""
+    """Enters the driver's folder; raises DataError if this node does not see it, or has other versions."""
     node = f"node {socket.gethostname()} of the Ray cluster"
     try:
         os.chdir(driver.folder)
@@ -182,4 +182,4 @@ def _check_node(driver: Driver) -> None:
             "mount at the same path"
         )
     if (versions := _versions()) != driver.versions:
-        raise DataError(f"{node} has {versions}, and not {driver.versions}: install the same versions on all nodes")
+        raise DataError(f"{node} has {versions}, not {driver.versions}: install the same versions on all nodes")

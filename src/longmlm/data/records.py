@@ -34,7 +34,7 @@ def text_bytes(path: AnyPath) -> int:
 def extent_of(path: AnyPath, source: Source) -> Extent:
     """Returns the length of a file, and where it may be cut; raises DataError if it has no column of text.
 
-    A file of a dataset on the hub is not read for that: one in which only reading shows where records begin is not cut.
+    A file of a dataset on the hub is not read for this; if only reading shows where its records begin, it is not cut.
     """
     is_on_hub = bool(source.dataset) and is_url(str(path))
     if is_on_hub and not (kind_of(path) == ".parquet" or (kind_of(path) == ".jsonl" and path.suffix not in COMPRESSED)):
@@ -74,8 +74,8 @@ def records_of(span: Span, source: Source) -> Iterator[tuple[int, str | Unreadab
 def fields_of(path: AnyPath, source: Source) -> Iterator[FieldsRecord]:
     """Yields the offset and all fields of every record of a file; blank lines are not records.
 
-    The number of a class becomes its name, where a dataset has names. Raises DataError
-    without a column of text or of lists of words.
+    The number of a class becomes its name, where a dataset has names. Raises DataError if a field of the source is not
+    a column of text or of lists of text.
     """
     if kind_of(path) in (".jsonl", ".json"):
         check_content(path)

@@ -109,7 +109,7 @@ class Rows:
 
     @property
     def rows_per_source(self) -> dict[str, int]:
-        """How many rows each source has, in the order of the rows; empty if all are of one, or rows mix sources."""
+        """The number of rows of each source, in row order; empty if there is only one source, or if rows mix them."""
         sizes = self.manifest.sources(self.split) if len(self.manifest.plan.sources) > 1 else {}
         return {name: num_rows for name, (num_rows, _) in sizes.items()}
 

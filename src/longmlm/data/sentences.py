@@ -1,7 +1,8 @@
 """Where the sentences of a text start, by the rules of its language.
 
-A regular expression finds each mark that may end a sentence, with what closes after it; a short quotation or bracket is
-passed over as a whole. There, the tables of sentences.toml decide whether the sentence goes on:
+A regular expression finds each mark that may end a sentence, with the quotes and brackets that close after it; a short
+quotation or bracket is passed over as a whole. At each such mark, the tables of sentences.toml decide whether the
+sentence goes on:
 
 en  See Eq. | 4.            de  der 2. | Weltkrieg         ru  романы, т. е. | книги
 ja  「はい。」| と答えた。      zh  “走吧。”| 他说。          ar  د. | أحمد
@@ -28,7 +29,7 @@ MAX_QUOTED = 80  # characters of a quotation or bracket that is passed over as a
 CONTEXT = 40  # characters on each side that decide
 FIRST_LETTER = 200  # characters within which a sentence has its first letter
 MAX_ENUMERATOR = 12  # characters of the number or letter of an item
-TAIL = 4  # letters at the end of a word, by which most words are known to be no abbreviation
+TAIL = 4  # last letters of a word, which show for most words that they are no abbreviation
 
 WEAK = ".!?…‥"  # end a sentence before white space, and between ideographs
 # End it anywhere: the other characters of the basic plane with the property Sentence_Terminal.
@@ -67,8 +68,8 @@ Rule = tuple[tuple[str, ...], re.Pattern[str], re.Pattern[str]]
 class Language:
     """The rules of a language.
 
-    `abbreviations` maps each to its key in the table of sentences.toml, `tails` are the last letters of them. `ruled`
-    are the endings to which a rule applies, `sure` the marks that are none of them.
+    `abbreviations` maps each abbreviation to its key in the table of sentences.toml; `tails` are their last letters.
+    `ruled` are the endings to which a rule applies, `sure` the marks to which none does.
     """
 
     candidates: re.Pattern[str]
@@ -132,7 +133,7 @@ def sentence_starts(text: str, language: str) -> Int64[np.ndarray, " sentences"]
     """Returns the character offset at which each sentence of `text` starts; the first is 0.
 
     A sentence extends to the start of the next, so no character is lost: white space between two sentences belongs to
-    the second, closing marks belong to the first. A language without a table has the rules that all of them share.
+    the second, closing marks belong to the first. A language without a table has the rules that all languages share.
     """
     rules, text, starts = _language(language), text.rstrip(), [0]
     for begin, end in _paragraphs(text):
@@ -231,7 +232,7 @@ def _goes_on(text: str, within: tuple[int, int, int], language: Language) -> boo
 
 
 def _needs_no_space(left: str, right: str, is_closed: bool, language: Language) -> bool:
-    """Returns whether a weak mark ends a sentence without white space: among ideographs, or before a certain opener."""
+    """Returns whether a weak mark ends a sentence without white space: among ideographs, or before an opener."""
     if IDEOGRAPH.match(right):
         return is_closed or left[-1] in "!?" or (left[-1] == "." and bool(IDEOGRAPH.match(left[-2:-1])))
     opener = WORD.match(right)
@@ -244,7 +245,7 @@ def _starts_with_capital(sentence: str) -> bool:
 
 
 def _is_abbreviated(left: str, right: str, language: Language) -> bool:
-    """Returns whether the sentence goes on after the full stop with which `left` ends, since a word is abbreviated."""
+    """Returns whether the sentence goes on because the full stop that ends `left` belongs to an abbreviation."""
     words = left[:-1].rsplit(None, 1)
     if not words or left[-2] == "." or left[-2].isspace():
         return False

@@ -1,12 +1,12 @@
 """Signatures of texts, by which near copies are found: MinHash over five consecutive words.
 
 "The cat sat on the mat again" has three such 5-grams: the cat sat on the | cat sat on the mat | sat on the mat again.
-Each of 112 functions gives the least hash of a text's 5-grams. Two texts that share a part s of all their 5-grams have
-the same least hash with probability s, and the same 8 in one of 14 bands at least with 1 - (1 - s^8)^14:
+Each of 112 functions gives the least hash of a text's 5-grams. Two texts that share a fraction s of all their 5-grams
+have the same least hash with probability s, and all 8 of at least one of 14 bands with probability 1 - (1 - s^8)^14:
 
     words changed    1 %     2 %     5 %     10 %
     s                .91     .82     .63     .42
-    near copies     1.00     .97     .30     .01
+    found           1.00     .97     .30     .01
 
 A word is a run of letters, marks and digits in any case; in scripts without spaces, each character is a word.
 """
@@ -24,15 +24,15 @@ from longmlm.data.encoding import PIECE_CHARACTERS
 from longmlm.data.vocabulary import UNSPACED
 
 NUM_BANDS, BAND_LENGTH, NUM_WORDS = 14, 8, 5
-CODE_BITS = 18  # of a character; there are no letters above
-FACTORS = np.cumprod(np.full(BAND_LENGTH, 0x9E3779B97F4A7C15, dtype=np.uint64))  # odd, as random as any
+CODE_BITS = 18  # of a character's code; no letter has more
+FACTORS = np.cumprod(np.full(BAND_LENGTH, 0x9E3779B97F4A7C15, dtype=np.uint64))  # odd numbers without a pattern
 NO_HASH = (1 << 32) - 1
 
 
 def band_hashes(texts: Sequence[str], hashes: UInt64[np.ndarray, " texts"]) -> UInt64[np.ndarray, "texts bands"]:
-    """Returns a hash of each band of each text, or for a text of fewer than five words the hash that is given.
+    """Returns a hash of each band of each text; for a text of fewer than five words, the hash that is given for it.
 
-    Several texts have at most PIECE_CHARACTERS together. A longer one is hashed in pieces.
+    Several texts have at most PIECE_CHARACTERS together. A single text that is longer is hashed in pieces.
     """
     cuts = range(0, len(texts[0]) or 1, PIECE_CHARACTERS) if len(texts) == 1 else (0,)
     pieces = ([text[cut : cut + PIECE_CHARACTERS] for text in texts] for cut in cuts)
@@ -71,7 +71,7 @@ def _kinds() -> UInt8[np.ndarray, " characters"]:
 
 
 def _mixed(numbers: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    """Returns numbers of which each bit depends on all bits of the given ones: the finalizer of SplitMix64."""
+    """Returns the numbers mixed by the finalizer of SplitMix64: each bit depends on all bits of the given number."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))

@@ -48,7 +48,7 @@ HISTOGRAMS = (*PER_SOURCE, "document_lengths", "fills")
 
 @dataclass(frozen=True, slots=True)
 class SliceJob:
-    """All that packing any slice of a corpus needs; a process that packs gets it once, and the spans of each slice.
+    """All that packing any slice of a corpus needs; a worker gets it once, and the spans with each slice.
 
     `folder` receives, for each slice, its part of `content/`, a report and the hashes of its documents. `make_encoder`
     makes a fast encoder, if one is used.
@@ -85,9 +85,9 @@ class SliceJob:
         return [number for number in range(len(self.slices)) if not self.is_finished(number)]
 
     def is_finished(self, number: int) -> bool:
-        """Returns whether a slice was packed and its files are there, and not damaged.
+        """Returns whether a slice was packed and its files are there and undamaged.
 
-        Without a fast encoder, a slice that one made is to be packed again.
+        Without a fast encoder, a slice that was made with one has to be packed again.
         """
         try:
             report = artifact.read(SliceReport, self.report_path(number))
@@ -209,7 +209,7 @@ def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Do
 
 
 def _records(job: SliceJob, number: int) -> Iterator[Document | SetAside]:
-    """Yields the records of a slice, as `data.duplicates` has decided about copies among them."""
+    """Yields the records of a slice, with the decisions of `data.duplicates` about copies applied."""
     decisions, numbers = {}, count()
     if job.recipe.sought != "keep":
         rows = pq.read_table(job.folder / COPIES, filters=[("slice", "==", number)]).to_pylist()

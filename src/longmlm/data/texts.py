@@ -35,8 +35,8 @@ def text_or_reason(raw: bytes) -> str | Unreadable:
 def text_in(fields: Fields | Unreadable, names: Sequence[str]) -> str | Unreadable:
     """Returns the text in one or several fields of a record, or why there is none.
 
-    A blank line joins the texts of several fields, and those of a list. What is absent or blank is left out; what is
-    there and not text leaves the record without a text.
+    The texts of several fields, and those of a list, are joined by blank lines. Absent or blank values are left out; a
+    value that is not text leaves the record without a text.
     """
     found = [_text_of(value_at(fields, name), name) for name in names]
     return found[0] if len(found) == 1 else _joined(found) or found[0]
@@ -45,8 +45,8 @@ def text_in(fields: Fields | Unreadable, names: Sequence[str]) -> str | Unreadab
 def value_at(fields: Any, name: str) -> Any:
     """Returns the value of a field, or of one inside others; Absent if there is none.
 
-    {"a": {"b": 1}} has 1 at a.b, and so has {"a.b": 1}: a field's whole name goes first. {"a": [{"b": 1}, {"b": 2}]}
-    has [1, 2] there.
+    {"a": {"b": 1}} has 1 at a.b, and so has {"a.b": 1}: the whole name takes precedence.
+    {"a": [{"b": 1}, {"b": 2}]} has [1, 2] there.
     """
     if isinstance(fields, dict) and name in fields:
         return fields[name]

@@ -40,7 +40,7 @@ class FrozenRows:
 
     @property
     def places_by_source(self) -> dict[str, slice]:
-        """Where in `row_ids` the rows of each source are; empty if all rows are of one source."""
+        """Where in `row_ids` the rows of each source are; empty if all rows are from one source."""
         sizes = self.rows.rows_per_source
         ends = np.searchsorted(self.row_ids, np.cumsum([0, *sizes.values()])).tolist()
         return {name: slice(*place) for name, place in zip(sizes, pairwise(ends), strict=True) if place[0] < place[1]}

@@ -40,7 +40,7 @@ class RunEvaluation:
         return len(self.frozen.row_ids)
 
     def baseline(self, between_rows: Callable[[], None]) -> Measured | None:
-        """Returns what base_cut is of; None, after printing the reason, when the base model is not available.
+        """Returns what base_cut is taken from; None, after printing the reason, when the base model is not available.
 
         Raises TrainingError then, if the run is to stop once the accuracy is recovered.
         """

@@ -20,7 +20,7 @@ from longmlm.settings.publishing import Target, parse_target
 CSV_OPTIONS = {"keep_default_na": False}
 READ = {"csv": {".csv", ".tsv"}, "json": {".json", ".jsonl", ".ndjson"}, "parquet": {".parquet"}}  # by data/records.py
 SAVED = ("state.json", "dataset_dict.json")  # written by Dataset.save_to_disk and DatasetDict.save_to_disk
-NOT_CACHED = "Couldn't find cache"  # for these options: what `datasets` says where the hub cannot be reached
+NOT_CACHED = "Couldn't find cache"  # what `datasets` says about these options if the hub cannot be reached
 
 
 def is_local(source: Source) -> bool:
@@ -61,11 +61,11 @@ def source_files(source: Source) -> list[Path]:
 
 
 def shards_of(source: Source, may_convert: bool = True) -> list[str]:
-    """Returns the files to read a split from: its own, by hf:// URLs on the hub, of which only the list is downloaded.
+    """Returns the files to read a split from: its own; on the hub, their hf:// URLs, without downloading them.
 
-    Formats that `datasets` alone reads, such as WebDataset, and files that it reads with options from their card, are
-    downloaded and converted as a whole; without `may_convert` they have no files, as all have without the hub. Raises
-    as `arrow_files` does.
+    Formats that only `datasets` reads, such as WebDataset, and files that it reads with options from their card, are
+    downloaded and converted as a whole. Without `may_convert`, these have no files, and offline no dataset on the hub
+    has. Raises as `arrow_files` does.
     """
     if constants.HF_HUB_OFFLINE and not (may_convert or is_local(source)):
         return []
@@ -141,7 +141,7 @@ def _builder(source: Source) -> Any:
 
 
 def _loaded(source: Source, revision: str | None) -> Any:
-    """Returns the builder of a dataset; that of .csv files keeps texts such as "null" and "NA", which pandas drops."""
+    """Returns the builder of a dataset; for .csv files, it keeps texts such as "null" and "NA", which pandas drops."""
     from datasets import load_dataset_builder
 
     load = partial(load_dataset_builder, str(source.dataset), source.subset, revision=revision)

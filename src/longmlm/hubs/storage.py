@@ -23,11 +23,11 @@ from longmlm.settings.publishing import Target
 from longmlm.temporary import leads_out
 
 AnyPath = Path | UPath  # a file on this machine, or one that a URL names
-READ_BYTES = 8 << 20  # of a file that a URL names, at once
+READ_BYTES = 8 << 20  # read at once, of a file that a URL names
 SECRET = re.compile(r"\?[^\s?=]+=|(?<=://)[^/@]*:[^/@]*@")  # a signature in a URL, or a password
 # A look-up answers at once; files are read with the retries of the client.
 S3_LOOKUP = {"config_kwargs": {"connect_timeout": 2, "read_timeout": 10, "retries": {"total_max_attempts": 1}}}
-NAMED = (  # what the names of exceptions tell
+NAMED = (  # what parts of the names of exceptions mean
     ("Credentials", Cause.UNAUTHORIZED),
     ("PermissionError", Cause.FORBIDDEN),
     ("FileNotFoundError", Cause.NOT_FOUND),
@@ -72,7 +72,7 @@ def _sha256(system: Any, path: str) -> str | None:
 
 
 def is_url(name: str) -> bool:
-    """Returns whether a name is that of a file on another machine, such as s3://bucket/name."""
+    """Returns whether a name is a URL, such as s3://bucket/name."""
     return "://" in name
 
 
@@ -88,8 +88,8 @@ def files_at(pattern: str) -> list[AnyPath]:
     """
     if SECRET.search(pattern):
         raise DataError(
-            f"{redact(pattern)}: its password or signature would be written to files: give it to the file system's "
-            "client, in the environment or in its own settings"
+            f"{redact(pattern)}: its password or signature would be written to files: give it to the file "
+            "system's client, in the environment or in the client's own settings"
         )
     try:
         path = _looked_up(pattern)
@@ -103,8 +103,8 @@ def files_at(pattern: str) -> list[AnyPath]:
         for folder in {posixpath.dirname(name) for name in names} if is_glob else ():
             path.fs.ls(folder)  # kept by the file system: sizes and versions then need no request for each file
     if not names:
-        folder = f"a folder: name its files, as {pattern.rstrip('/')}/*.jsonl does"
-        raise DataError(f"{pattern} is {folder if found else 'the name of no file: correct it'}")
+        folder = f"is a folder: name its files, as {pattern.rstrip('/')}/*.jsonl does"
+        raise DataError(f"{pattern} {folder if found else 'names no file: correct it'}")
     return [_looked_up(pattern.removesuffix(path.path) + name) for name in names]
 
 
@@ -143,7 +143,7 @@ def reading(name: str) -> Iterator[None]:
     except UserError:
         raise
     except ImportError as error:
-        remedy = "pip install 'longmlm[remote]' installs those of s3:// and https://"
+        remedy = "pip install 'longmlm[remote]' installs the clients for s3:// and https://"
         raise DataError(f"{redact(name)}: its client is not installed ({error}): {remedy}") from None
     except Exception as error:
         failure = huggingface.translate(error) if is_hub else translate(error)
@@ -156,7 +156,7 @@ def reading(name: str) -> Iterator[None]:
 def translate(error: Exception) -> TransferError:
     """Returns what an exception of a file system means.
 
-    They have types of their own, of which some carry a status; others tell by their names.
+    Each library has exceptions of its own; some carry a status, the names of others tell.
     """
     for cause in [*causes(error)][::-1]:
         status = next((getattr(cause, name, None) for name in ("status", "code", "status_code")), None)

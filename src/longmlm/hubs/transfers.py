@@ -32,7 +32,7 @@ TRANSIENT = (408, 429, 500, 502, 503, 504)
 LOGINS: dict[Hub, str] = {
     "hf": "set HF_TOKEN to a valid token, or log in with `hf auth login`",
     "ms": "set MODELSCOPE_API_TOKEN to a valid token",
-    "storage": "set valid credentials (of s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)",
+    "storage": "set valid credentials (for s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)",
 }
 SIGNED_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*|(?<=://)(?P<path>[^\s?#)]*)[?#][^\s)]+")
 USER_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@:\s]*:(?!\d+(?:[/?#\s]|$))\S*@|[^/@?#\s]+@)")
@@ -91,7 +91,7 @@ def request_error(status: int, message: str, retry_after: float = 0.0) -> Transf
 def user_error(error: TransferError, direction: Direction, target: Target) -> UserError:
     """Returns the error whose one-line message says what failed, where, and how to fix it."""
     words = {"direction": direction, "used": "written to" if direction == "upload" else "read"}
-    is_read = direction == "download" and target.hub == "storage"  # a corpus, where it lies
+    is_read = direction == "download" and target.hub == "storage"  # of a corpus, which is not copied
     kept = "finished slices are kept" if is_read else f"only missing files are {direction}ed"
     words |= {"login": LOGINS[target.hub], "kept": kept}
     problem, remedy = (part.format(**words, revision=target.revision) for part in error.cause.value)

@@ -107,7 +107,7 @@ def _sources(training: TrainingPlan) -> str:
     """Returns how often each source is seen, and its share of the tokens."""
     seen = (f"{name} {times:.2f} times, {share:.1%} of the tokens" for name, (times, share) in training.seen.items())
     often = " and ".join(name for name, (times, _) in training.seen.items() if times > MAX_EPOCHS)
-    return "; ".join([*seen, *([f"so many repetitions of {often} gain little: lower its weight"] if often else [])])
+    return "; ".join([*seen, *([f"so many repetitions of {often} gain little: lower the weight"] if often else [])])
 
 
 def _memory(training: TrainingPlan, cost: Cost, machine: Machine) -> str:

@@ -27,7 +27,7 @@ class Machine:
 class TrainingPlan:
     """What a training run takes; `rows_per_micro_batch` is 0 if not even one row fits.
 
-    `seen` says by the name of a source how often it is seen, and its share of the tokens.
+    `seen` has, by the name of each source, how often it is seen and its share of the tokens.
     """
 
     rows_per_step: int

@@ -40,7 +40,7 @@ class CorpusSize:
 class RowsSize:
     """Content tokens and rows of both splits, and the mean fill of a training row.
 
-    `sources` has the numbers of training rows and tokens by the names of the sources; it is empty where rows mix them.
+    `sources` has the numbers of training rows and tokens by the name of each source; it is empty if rows mix sources.
     """
 
     num_tokens: int
@@ -84,7 +84,7 @@ def estimated_rows(tokens_per_source: Sequence[int], recipe: PrepareRecipe) -> R
         held_out_rows=max(1, round(num_tokens / row_tokens) - train_rows),
         mean_fill=fill,
         is_exact=False,
-        sources=sizes if all(tokens_per_source) else {},  # none are known of datasets on a hub
+        sources=sizes if all(tokens_per_source) else {},  # those of some datasets on a hub are not known
     )
 
 

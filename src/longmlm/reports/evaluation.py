@@ -39,8 +39,8 @@ COLOURS: dict[ViewName, Colour] = {
     "long_after": "blue",
 }
 BY_SOURCE = (
-    "The same on the rows of each source, with the loss of the latest long model in nats per token, and what it has "
-    "recovered there: the difference between the two accuracies, in percentage points."
+    "The same accuracies by source, with the loss of the latest long model in nats per token, and what it has "
+    "recovered: the accuracy of long_after minus that of base_cut, in percentage points."
 )
 TILES: tuple[ViewName, ...] = ("long_after", "base_cut", "base_windows", "long_before")
 

@@ -89,9 +89,9 @@ def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:
         aside = Table(["reason", "records"], [[reason, f"{count:,}"] for reason, count in report.set_aside.items()])
         sections.append(Section("Records set aside", "The folder set_aside lists each of them.", aside))
     if found := report.duplicates:
-        text = f"{found.count:,} in all. Documents kept from standing on another side than a copy: {found.leaks:,}."
+        text = f"{found.count:,} in all. Documents moved to the split of their copies: {found.leaks:,}."
         families = [[f"{family.size:,}", family.words, family.origin] for family in found.largest]
-        sections.append(Section("The largest families of copies", text, Table(["documents", "first", "at"], families)))
+        sections.append(Section("The largest families of copies", text, Table(["documents", "first", "in"], families)))
     sections.append(Section("The first training row", "Decoded, with its special tokens.", _facts(example)))
     head = Head(f"{_short(total['tokens'])} tokens in rows of {plan.row_length:,}", lead, tiles=tiles)
     return page(head, sections, made_by)

@@ -35,7 +35,7 @@ class Pipeline:
     """Folder or hub name of the base model, or a run folder, for its best checkpoint; leave it out to train a new one,
     described in [pretrain.start]."""
     corpus: tuple[str, ...] = ()
-    """Paths or globs of the text; for datasets or several languages, [[prepare.recipe.sources]] take its place."""
+    """Paths, URLs or globs of the text; for datasets or several sources, use [[prepare.recipe.sources]] instead."""
     length: int
     """Positions of the long model, and tokens per row."""
     output: str
@@ -47,7 +47,7 @@ class Pipeline:
     text_field: str = "text"
     """Field or column of the corpus that holds the text, also for sources that do not name their own."""
     text_fields: tuple[str, ...] = ()
-    """Several fields instead, whose texts a blank line joins, also for sources that do not name their own."""
+    """Several fields instead, their texts joined by a blank line, also for sources that do not name their own."""
     extension: bool = True
     """Extend the model before training. If false, pretraining continues at a length that the model already has, and the
     extend stage runs only to add tokens (add_tokens in [extend.recipe])."""

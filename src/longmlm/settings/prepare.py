@@ -11,7 +11,7 @@ from longmlm.settings.tables import Unused
 PackingMode = Literal["full-sentences", "doc-sentences"]
 Encoder = Literal["auto", "tokenizers"]
 ExecutorName = Literal["local", "ray"]
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # endings after that of the format
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # endings that may follow that of the format
 Duplicates = Literal["keep", "exact", "near"]
 
 
@@ -20,7 +20,7 @@ class Source:
     """A part of the corpus in one language: files, or a split of a dataset."""
 
     name: str | None = None
-    """What weights, metrics and pages call the source; by default source-1, source-2 and so on, in their order."""
+    """Name of the source in weights, metrics and pages; by default source-1, source-2 and so on, in order."""
     files: tuple[str, ...] = ()
     """Paths, URLs such as s3://BUCKET/NAME, or globs: .txt or .md (one document per file), .jsonl, .ndjson, .json,
     .csv, .tsv or .parquet (one per record); all but .parquet may be compressed (.gz, .bz2, .xz, .zst)."""
@@ -33,10 +33,10 @@ class Source:
     revision: str | None = None
     """Branch, tag or commit of the dataset, main by default; resolved to a commit on the first run."""
     text_field: str = "text"
-    """Field or column that holds the text; "article.body" is the field body of the field article."""
+    """Field or column that holds the text; "article.body" is the field body inside the field article."""
     text_fields: tuple[str, ...] = ()
-    """Several fields instead, such as ["title", "body"]: a blank line joins their texts, without those that are missing
-    or empty."""
+    """Several fields instead, such as ["title", "body"]: their texts are joined by a blank line; missing or empty ones
+    are skipped."""
     delimiter: str | None = None
     """Character between the fields of .csv and .tsv files; by default a comma in .csv, a tab in .tsv files."""
     language: str = "en"
@@ -44,8 +44,8 @@ class Source:
     held_out: bool = False
     """Hold out the whole source from training."""
     split_field: str | None = None
-    """Field or column, such as book or patient: documents with the same value in it are all held out, or none is. By
-    default the text decides, so that exact copies stay together."""
+    """Field or column, such as book or patient: the documents with the same value are all held out, or none is. By
+    default, the text decides, so exact copies stay together."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not (self.name.isprintable() and any(map(str.isalpha, self.name))):
@@ -60,7 +60,7 @@ class Source:
         if self.delimiter is not None and self.dataset:
             raise ValueError("delimiter needs `files`, but the source has a `dataset`")
         if self.held_out and self.split_field is not None:
-            raise ValueError("split_field has no effect with held_out = true, which holds out all: remove one of them")
+            raise ValueError("split_field has no effect with held_out = true, which holds out all of it: remove one")
         if self.text_fields and self.text_field != "text":
             raise ValueError("text_field and text_fields both name the text: set one of them")
         if len(set(self.text_fields)) < len(self.text_fields):
@@ -73,18 +73,18 @@ class Source:
 
     @property
     def read_fields(self) -> tuple[str, ...]:
-        """The fields that documents are made of: those, and the one that decides on which side a document stands."""
+        """The fields to read: those that hold the text and, if it is set, split_field."""
         return self.fields if self.split_field is None else (*self.fields, self.split_field)
 
     def name_of(self, path: str) -> str:
-        """Returns what messages call a file of the source: its path, or the split that it is a copy or a part of."""
+        """Returns the name of a source's file in messages: its path, or the split that it is a copy or a part of."""
         parts = (self.dataset, self.subset, self.split)
         is_part = self.dataset and (not path or path.endswith(".arrow"))
         return ", ".join(part for part in parts if part) if is_part else path
 
 
 def source_names(sources: Sequence[Any]) -> list[str]:
-    """Returns the names of sources, or of records of them: their own, else source-1, source-2 and so on by place."""
+    """Returns the names of sources or of their records: their own, or else source-1, source-2 and so on by position."""
     return [source.name or f"source-{number}" for number, source in enumerate(sources, 1)]
 
 
@@ -117,10 +117,10 @@ class PrepareRecipe:
     slice_bytes: int = 32_000_000
     """Bytes of text in a slice, the unit of work; no row spans two slices."""
     duplicates: Duplicates = "keep"
-    """Which copies of an earlier document are set aside: none, exact ones, or near ones too, in which a few percent of
-    the words differ. Exact and near take a pass over the text before packing."""
+    """Which copies of an earlier document to set aside: keep, none; exact, exact copies; near, also those in which up
+    to a few percent of the words differ. Exact and near need a pass over the text before packing."""
     prevent_leaks: bool = False
-    """Where near copies are kept, look for them all the same, and hold out all copies of a document or none."""
+    """Look for near copies even if they are kept, and hold out all copies of a document or none."""
 
     @property
     def sought(self) -> Duplicates:
@@ -137,7 +137,7 @@ class PrepareRecipe:
         if count > 1:
             raise ValueError(f"{count} sources are called {name!r}: give each a name of its own")
         if all(source.held_out for source in self.sources):
-            raise ValueError("every source is held out, and none is left to train on: remove held_out from one of them")
+            raise ValueError("every source is held out, so none is left to train on: remove held_out from one of them")
         if self.slice_bytes < 1:
             raise ValueError("slice_bytes must be at least 1")
 
@@ -147,12 +147,13 @@ class PrepareRuntime:
     """Speed and memory; the rows do not depend on them."""
 
     executor: ExecutorName = "local"
-    """What packs the slices: local, processes on this machine; ray, the Ray cluster that RAY_ADDRESS names, or that
-    runs on this machine."""
+    """What packs the slices: local, processes on this machine; ray, the Ray cluster at RAY_ADDRESS or, if that is not
+    set, the one running on this machine."""
     num_workers: int | None = None
-    """Slices that are packed in parallel; by default 1, and with Ray one for each CPU of the cluster."""
+    """Slices to pack in parallel; by default 1, or with Ray one for each CPU of the cluster."""
     encoder: Encoder = "auto"
-    """What encodes text: with auto, a fast encoder of longmlm[fast] where it is installed and gives the same tokens."""
+    """What encodes text: auto, a fast encoder from longmlm[fast] if it is installed and gives the same tokens, else
+    tokenizers."""
 
     def __post_init__(self) -> None:
         if self.num_workers is not None and self.num_workers < 1:
@@ -192,6 +193,6 @@ class PrepareConfig(Publishing):
         """Yields names of settings that have no effect, with the reason."""
         yield from Publishing.without_effect(self)
         if self.recipe.duplicates == "near":
-            yield ("recipe.prevent_leaks",), 'with duplicates = "near", which leaves no near copy: remove it'
+            yield ("recipe.prevent_leaks",), 'with duplicates = "near", which leaves no near copies: remove it'
         if self.publish is None:
             yield ("card.title", "card.license", "card.data"), "without publish: remove it, or set publish"

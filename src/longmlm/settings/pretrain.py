@@ -88,8 +88,8 @@ class PretrainRecipe:
     seed: int = 42
     """Seed of the row order, the masks and dropout."""
     weights: dict[str, Weight] = field(default_factory=dict)
-    """By the names of sources: how often a row of the source is seen, relative to the others (1 if not named), or
-    `{ share = 0.3 }`, the source's share of the training tokens. By default every row is seen equally often."""
+    """For each source, by name: how often its rows are seen, relative to those of the others (1 if not named), or
+    `{ share = 0.3 }`, its share of the training tokens. By default, every row is seen equally often."""
     masking: Masking = field(default_factory=Masking)
     held_out: HeldOut = field(default_factory=HeldOut)
 
@@ -141,11 +141,11 @@ def number_of(weight: Weight) -> float:
 
 
 def check_weights(weights: Mapping[str, Weight]) -> None:
-    """Raises ValueError for weights that no corpus can have."""
+    """Raises ValueError for weights that are invalid whatever the corpus."""
     are_shares = has_shares(weights)
     for name, weight in weights.items():
         if isinstance(weight, dict) != are_shares or (isinstance(weight, dict) and weight.keys() != {SHARE}):
-            raise ValueError(f"weights.{name} must be a number; or write {{ share = NUMBER }} for every source")
+            raise ValueError(f"weights.{name} must be a number, or {{ share = NUMBER }} as for every other source")
         if not 0 < number_of(weight) < math.inf:
             raise ValueError(f"weights.{name} must be positive: to leave a source out of training, hold it out instead")
     if are_shares and abs((total := sum(map(number_of, weights.values()))) - 1) > ROUNDING:
@@ -153,14 +153,14 @@ def check_weights(weights: Mapping[str, Weight]) -> None:
 
 
 def weights_problem(weights: Mapping[str, Weight], names: Collection[str]) -> str:
-    """Returns what is wrong with weights for sources of these names, which have rows to train on; else nothing."""
+    """Returns what is wrong with the weights, given the names of the sources to train on; empty if nothing is."""
     listed = ", ".join(names)
     if len(names) == 1:
-        return f"weights are for several sources, and {listed} is the only one to train on: remove weights"
+        return f"weights need several sources, but {listed} is the only one to train on: remove weights"
     if unknown := [name for name in weights if name not in names]:
-        return f"weights.{unknown[0]} names no source to train on: they are {listed}"
+        return f"weights.{unknown[0]} names no source to train on: name one of {listed}"
     if has_shares(weights) and (missing := [name for name in names if name not in weights]):
-        return f"weights has no share for {missing[0]}: give one to each of {listed}, which add up to 1"
+        return f"weights has no share for {missing[0]}: give one to each of {listed}; together they must be 1"
     return ""
 
 
