@@ -33,7 +33,7 @@ from longmlm.model.families import (
     planned_extension,
 )
 from longmlm.processes import check_num_processes, num_started_processes
-from longmlm.runnable import check_has_rows, check_onnx_installed, check_runnable, machine_errors
+from longmlm.runnable import check_executor, check_has_rows, check_onnx_installed, check_runnable, machine_errors
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, StageConfig
@@ -63,7 +63,7 @@ def check_inputs(config: Any) -> None:
             _check_extended(config.recipe.tokenizer, config.output)
             _check_corpus(config)
             if not Path(config.output).is_dir():
-                _check_executor(config)
+                check_executor(config.runtime)
                 _check_splits(config)
         case ExtendConfig():
             _check_extend(config)
@@ -160,13 +160,6 @@ def check_source(source: Source, output: str) -> None:
             raise DataError(f"{name} has no effect, since the dataset {folder} is a local folder: remove it")
         if Path(output).resolve().is_relative_to(folder.resolve()):
             raise DataError(f"{output} is inside the dataset {folder} and would become part of it: name another output")
-
-
-def _check_executor(config: PrepareConfig) -> None:
-    if config.runtime.executor == "ray":
-        from longmlm.data.ray_executor import check_cluster  # imports what only prepare needs
-
-        check_cluster()
 
 
 def _check_splits(config: PrepareConfig) -> None:

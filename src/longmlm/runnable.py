@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import get_args
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
-from longmlm.data.ray_executor import check_cluster
 from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
 from longmlm.hubs.licences import check_licence
 from longmlm.hubs.models import commit_of, config_of_model, is_folder
@@ -15,6 +14,7 @@ from longmlm.hubs.weight_names import weight_names
 from longmlm.model.families import has_head, num_usable_positions
 from longmlm.runtime.launch_command import launch_command
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
+from longmlm.settings.prepare import PrepareRuntime
 from longmlm.settings.release import ReleaseConfig, ReleaseRecipe
 from longmlm.settings.results import result_of
 from longmlm.settings.shipped import bundled_resolved, is_same_path
@@ -108,8 +108,8 @@ def machine_errors(config: ResolvedPipeline) -> Iterator[UserError]:
     checks: list[Callable[[], object]] = []
     if config.launch is not None and "pretrain" in config.stages:
         checks.append(lambda: launch_command(str(config.launch)))
-    if prepare.runtime.executor == "ray" and "prepare" in missing:
-        checks.append(check_cluster)
+    if "prepare" in missing:
+        checks.append(lambda: check_executor(prepare.runtime))
     if prepare.publish and "prepare" in missing:
         checks.append(lambda: check_can_publish(prepare.target("dataset")))
     if "release" in missing and release.recipe.onnx:
@@ -136,6 +136,14 @@ def _stages(config: ResolvedPipeline) -> dict[str, StageConfig]:
 
 
 ONNX_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
+
+
+def check_executor(runtime: PrepareRuntime) -> None:
+    """Raises DataError if Ray is to pack slices and no cluster can be reached."""
+    if runtime.executor == "ray":
+        from longmlm.data.ray_executor import check_cluster  # imports what only prepare needs
+
+        check_cluster()
 
 
 def check_onnx_installed() -> None:

@@ -16,7 +16,7 @@ from longmlm.folders import sha256_of
     ("address", "problem"),
     [
         ("ray://head:10001", r"RAY_ADDRESS = ray://head:10001 is not the address of a cluster: set it to HOST:PORT"),
-        ("head", "RAY_ADDRESS = head is no address"),
+        ("head", "RAY_ADDRESS = head is not the address"),
         ("127.0.0.1:1", r"no Ray cluster can be reached \(127.0.0.1:1: .*refused\): start one with ray start --head"),
         ("no-such-host.invalid:6379", "no Ray cluster can be reached"),
     ],
@@ -63,7 +63,7 @@ def test_a_node_must_see_the_folder_and_have_the_same_versions(tmp_path: Path, m
     for other in (Driver(tmp_path / "elsewhere", *_rest(driver)), Driver(tmp_path, Path("job"), plan, "0", versions)):
         with pytest.raises(DataError, match=f"{node} does not see {other.folder}/rows.partial: put output and corpus"):
             ray_executor._check_node.__wrapped__(other)
-    with pytest.raises(DataError, match=f"{node} has {versions}, and not longmlm 0.0.1: install the same versions"):
+    with pytest.raises(DataError, match=f"{node} has {versions}, not longmlm 0.0.1: install the same versions"):
         ray_executor._check_node.__wrapped__(Driver(tmp_path, Path("job"), plan, sha256_of(plan), "longmlm 0.0.1"))
 
 

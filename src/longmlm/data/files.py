@@ -8,7 +8,7 @@ import lzma
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +29,7 @@ from longmlm.temporary import LOCK, MARK, is_own_file
 CHUNK_BYTES = 1 << 20
 MAX_ENTRIES = 10_000  # of a folder that are looked at for a remedy
 ANY_WINDOW = {zstd.DecompressionParameter.window_log_max.value: 31}  # zstd --long=31; by default a decoder stops at 27
+OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 KINDS = {  # each ending, and the one as which it is read
     ".txt": ".txt",
     ".md": ".txt",
@@ -206,18 +207,11 @@ def kind_of(path: AnyPath) -> str:
 def open_bytes(path: AnyPath) -> io.BufferedIOBase:
     """Opens the uncompressed bytes of a file; those of all members of a .gz file, or all frames of a .zst file."""
     opened: Any = path if isinstance(path, Path) else storage.open_bytes(path)
-    match path.suffix:
-        case ".gz":
-            return cast(io.BufferedIOBase, gzip.open(opened))
-        case ".bz2":
-            return bz2.open(opened)
-        case ".xz":
-            return lzma.open(opened)
-        case ".zst":
-            raw: Any = zstd.open(opened, options=ANY_WINDOW)
-            return io.BufferedReader(raw, CHUNK_BYTES)
-        case _:
-            return path.open("rb") if isinstance(path, Path) else opened
+    if path.suffix in OPENERS:
+        return OPENERS[path.suffix](opened)
+    if path.suffix == ".zst":
+        return io.BufferedReader(cast(Any, zstd.open(opened, options=ANY_WINDOW)), CHUNK_BYTES)
+    return path.open("rb") if isinstance(path, Path) else opened
 
 
 def count_bytes(path: AnyPath) -> int:

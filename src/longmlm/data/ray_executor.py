@@ -29,18 +29,7 @@ RETRIES, MAX_WAITING = 3, 1_000
 CONNECT_SECONDS, CANCEL_SECONDS = 2.0, 30.0
 ADDRESS = "RAY_ADDRESS"
 CURRENT = Path("ray") / "ray_current_cluster"  # in Ray's temporary folder: the cluster of the last `ray start`
-OF_A_MACHINE = {
-    "HOME",
-    "HOSTNAME",
-    "LD_LIBRARY_PATH",
-    "OLDPWD",
-    "PATH",
-    "PWD",
-    "SHLVL",
-    "TMPDIR",
-    "USER",
-    "VIRTUAL_ENV",
-}
+OF_A_MACHINE = ("HOME", "HOSTNAME", "LD_LIBRARY_PATH", "PATH", "PWD", "SHLVL", "TMPDIR", "USER", "VIRTUAL_ENV")
 OF_A_JOB = ("RAY_", "SLURM_", "KUBERNETES_", "CUDA_")
 
 
