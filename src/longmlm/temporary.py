@@ -93,14 +93,15 @@ def discard(folder: Path) -> None:
 
 
 @contextmanager
-def replaced_file(path: Path, is_shared: bool = False) -> Iterator[Path]:
+def replaced_file(path: Path, aside: Path | None = None) -> Iterator[Path]:
     """Yields a new file to write, which takes the place of `path` if the block succeeds and is removed otherwise.
 
-    A reader of `path` sees the old file or the new one, never a part of it. With `is_shared`, processes on any machine
-    may write the same file at once. Raises FolderError if a link or a folder has the name of the new file.
+    A reader of `path` sees the old file or the new one, never a part of it. Processes on any machine may write the same
+    file at once if the new one is in `aside`, a folder on the same disk, where each has a name of its own. Raises
+    FolderError if a link or a folder has the name of the new file.
     """
-    own = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}" if is_shared else "longmlm"
-    partial = path.with_name(f"{path.name}.{own}{PARTIAL}")
+    own = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}" if aside else "longmlm"
+    partial = (aside or path.parent) / f"{path.name}.{own}{PARTIAL}"
     if _is_file(partial):  # a killed process left it
         partial.unlink()
     try:

@@ -1,10 +1,12 @@
 """The Ray executor where no cluster is needed: what it refuses before it starts, and what a node refuses."""
 
+import json
 import socket
 import time
 from pathlib import Path
 
 import pytest
+import ray
 
 from longmlm.data import ray_executor
 from longmlm.data.ray_executor import Driver, check_cluster
@@ -57,15 +59,34 @@ def test_a_node_must_see_the_folder_and_have_the_same_versions(tmp_path: Path, m
     plan.parent.mkdir()
     plan.write_text("{}")
     versions = ray_executor._versions()
-    driver = Driver(tmp_path, Path("job"), plan, sha256_of(plan), versions)
+    driver = Driver(tmp_path, Path("job"), plan, sha256_of(plan), versions, ())
     ray_executor._check_node.__wrapped__(driver)
     node = f"node {socket.gethostname()} of the Ray cluster"
-    for other in (Driver(tmp_path / "elsewhere", *_rest(driver)), Driver(tmp_path, Path("job"), plan, "0", versions)):
+    for other in (
+        Driver(tmp_path / "elsewhere", *_rest(driver)),
+        Driver(tmp_path, Path("job"), plan, "0", versions, ()),
+    ):
         with pytest.raises(DataError, match=f"{node} does not see {other.folder}/rows.partial: put output and corpus"):
             ray_executor._check_node.__wrapped__(other)
     with pytest.raises(DataError, match=f"{node} has {versions}, not longmlm 0.0.1: install the same versions"):
-        ray_executor._check_node.__wrapped__(Driver(tmp_path, Path("job"), plan, sha256_of(plan), "longmlm 0.0.1"))
+        ray_executor._check_node.__wrapped__(Driver(tmp_path, Path("job"), plan, sha256_of(plan), "longmlm 0.0.1", ()))
 
 
-def _rest(driver: Driver) -> tuple[Path, Path, str, str]:
-    return driver.job, driver.plan, driver.plan_sha256, driver.versions
+def _rest(driver: Driver) -> tuple[Path, Path, str, str, tuple[tuple[str, str], ...]]:
+    return driver.job, driver.plan, driver.plan_sha256, driver.versions, driver.environment
+
+
+def test_secrets_are_passed_on_but_not_to_the_logs_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "s", "HF_HOME": "/cache", "SLURM_JOB_ID": "1", "MYVAR": "x"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    job = {"runtime_env": {"env_vars": {"MYVAR": "of the job"}}}
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
+    found = ray_executor.passed_on()
+    assert {name: found.get(name) for name in given} == {**given, "SLURM_JOB_ID": None, "MYVAR": None}
+    seen: dict = {}
+    monkeypatch.setattr(ray, "init", lambda **options: seen.update(options))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with ray_executor._cluster():
+        early = seen["runtime_env"]["env_vars"]
+    assert early["HF_HOME"] == "/cache" and not {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "MYVAR"} & early.keys()

@@ -231,7 +231,7 @@ def read_rows_manifest(folder: Path) -> RowsManifest:
 
 def shards_of(manifest: RowsManifest, split: Split, folder: Path) -> list[Path]:
     """Returns the shards of one split of the rows in a folder; raises DataError if there are none."""
-    names = [name for name in manifest.files if name.startswith(f"{split}/")]
+    names = [name for name in manifest.files if name.startswith(f"{split}/") and name.endswith(".arrow")]
     shards = [folder / name for name in sorted(names, key=lambda name: (len(name), name))]  # slice-100000 comes last
     if not shards:
         raise DataError(f"{folder} holds no {split} rows")

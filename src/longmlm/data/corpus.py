@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 
 from longmlm.artifacts.rows import SPLITS, Split
@@ -118,21 +117,26 @@ def document_of(text: str | Unreadable, origin: str, source: int, group: str | N
 def check_fields(source: Source, paths: Sequence[str]) -> None:
     """Raises DataError for a field that none of the first records of ten JSON files, spread over the source, has.
 
+    One of several fields of the text may come later, unless the files have no more records.
     The columns of a table are checked when it is opened.
     """
     paths = [path for path in paths if kind_of(located(path)) in (".jsonl", ".json")]
     missing, known = source.read_fields, dict[str, None]()
-    for path in paths[:: -(-len(paths) // SAMPLED_FILES) or 1]:
+    sampled = paths[:: -(-len(paths) // SAMPLED_FILES) or 1]
+    has_more = len(sampled) < len(paths)
+    for path in sampled:
         with readable(path):
-            for offset, fields in islice(fields_of(located(path), source), SAMPLED_RECORDS):
+            for number, (offset, fields) in enumerate(fields_of(located(path), source), 1):
                 if isinstance(fields, dict):
                     known |= dict.fromkeys(fields)
                     missing = [name for name in missing if isinstance(value_at(fields, name), Absent)]
-                if not missing or offset > SAMPLED_BYTES:
+                if not missing:
+                    return
+                if offset > SAMPLED_BYTES or number == SAMPLED_RECORDS:
+                    has_more = True
                     break
-        if not missing:
-            return
-    if known:
+    is_unknown = not has_more or {*source.fields} <= {*missing} or source.split_field in missing
+    if known and is_unknown:
         of_text, place = "text_fields" if source.text_fields else "text_field", source.name_of(", ".join(source.files))
         setting = of_text if missing[0] in source.fields else "split_field"
         names = ", ".join(map(repr, known))

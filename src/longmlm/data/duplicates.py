@@ -10,6 +10,7 @@ documents 1, 3 and 4 are a family: 3 by the first hash, 4 by the second. The fir
 Copies that stay as well all land in the same split, with their groups.
 """
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,7 @@ from longmlm.data.encoding import batches
 from longmlm.data.signatures import NUM_BANDS, band_hashes
 from longmlm.data.slices import COPIES, SliceJob
 from longmlm.errors import DataError, counted
-from longmlm.folders import sync
 from longmlm.settings.prepare import PrepareRecipe
-from longmlm.temporary import replaced_file
 
 BANDS = [f"band {number}" for number in range(NUM_BANDS)]
 EXACT, NEAR = "duplicate", "near duplicate"  # reasons
@@ -55,7 +54,7 @@ def survey_slice(job: SliceJob, number: int) -> None:
         tables.append(pa.table([hashes, sides, *bands, is_held_out, origins, words], schema=schema))
     table = pa.concat_tables(tables)
     table = table.append_column("slice", pa.repeat(number, len(table)))
-    _write(table.append_column("document", pa.array(np.arange(len(table)))), job.survey_path(number))
+    _write(job, table.append_column("document", pa.array(np.arange(len(table)))), job.survey_path(number))
 
 
 def find_families(job: SliceJob) -> Families:
@@ -83,7 +82,7 @@ def find_families(job: SliceJob) -> Families:
     table = table.append_column("family", pa.array(family[copies]))
     table = table.append_column("reason", pa.array(reasons, pa.string(), mask=stays[copies] == copies))
     table = table.append_column("first", survey.take(kept, columns=["origin"])["origin"].take(places))
-    _write(table, job.folder / COPIES)
+    _write(job, table, job.folder / COPIES)
     sizes = np.bincount(first)
     largest = [number for number in np.argsort(-sizes, kind="stable")[:NUM_LARGEST] if sizes[number] > 1]
     rows = survey.take(largest, columns=["words", "origin"]).to_pylist()
@@ -142,7 +141,7 @@ def _check_sides(recipe: PrepareRecipe, hashes: Hashes, num_documents: int) -> N
         )
 
 
-def _write(table: pa.Table, path: Path) -> None:
-    with replaced_file(path, is_shared=True) as partial:
-        pq.write_table(table, partial)
-        sync(partial)
+def _write(job: SliceJob, table: pa.Table, path: Path) -> None:
+    content = io.BytesIO()
+    pq.write_table(table, content)
+    job.write(path, content.getvalue())

@@ -31,7 +31,7 @@ from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE, files_of, readable
 from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.rows import token_bytes
-from longmlm.data.slices import CONTENT, SURVEYS, SliceJob, seal_slices
+from longmlm.data.slices import CONTENT, SURVEYS, UNFINISHED, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, EncoderError, UserError, counted
 from longmlm.folders import sha256_of
@@ -201,6 +201,8 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor, enco
         numbers = job.unfinished()
         executor(job, numbers)
     elapsed_seconds = time.monotonic() - started
+    if lost := job.unfinished():
+        raise DataError(f"files of {counted(len(lost), 'slice')} in {job.folder} are lost: run the same command again")
     try:
         check_files_unchanged(work.files)
     except DataError:
@@ -246,8 +248,8 @@ def _open_partial(folder: Path, work: WorkPlan) -> None:
     if not is_kept:
         empty(folder)
     for leftover in folder.rglob(f"*{PARTIAL}"):
-        leftover.unlink()
-    for name in ("reports", SURVEYS, *(f"{CONTENT}/{name}" for name in (*SPLITS, SET_ASIDE))):
+        leftover.unlink(missing_ok=True)  # a task of a killed driver may remove its own
+    for name in ("reports", SURVEYS, UNFINISHED, *(f"{CONTENT}/{name}" for name in (*SPLITS, SET_ASIDE))):
         (folder / name).mkdir(parents=True, exist_ok=True)
     artifact.write(folder / WorkPlan.FILE, work)
 

@@ -81,6 +81,7 @@ def job_file(job: SliceJob) -> Iterator[Path]:
     with tempfile.NamedTemporaryFile(dir=job.folder, prefix="job.", suffix=PARTIAL) as file:
         file.write(pickle.dumps(replace(job, slices={})))
         file.flush()
+        os.fsync(file.fileno())  # for other machines that share the disk
         yield Path(file.name)
 
 

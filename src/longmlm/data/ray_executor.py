@@ -4,13 +4,16 @@ A Ray task has the folder and the environment of its node, not those of the proc
 """
 
 import functools
+import json
 import logging
 import os
+import re
 import signal
 import socket
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import islice
@@ -24,12 +27,21 @@ from longmlm.data.executor import do_slice, job_file, progress_of
 from longmlm.data.slices import SliceJob, Work, pack_slice
 from longmlm.errors import DataError, UserError
 from longmlm.folders import sha256_of
+from longmlm.progress import message
 
 RETRIES, MAX_WAITING = 3, 1_000
 CONNECT_SECONDS, CANCEL_SECONDS = 2.0, 30.0
 ADDRESS = "RAY_ADDRESS"
 CURRENT = Path("ray") / "ray_current_cluster"  # in Ray's temporary folder: the cluster of the last `ray start`
 OF_A_MACHINE = ("HOME", "HOSTNAME", "LD_LIBRARY_PATH", "PATH", "PWD", "SHLVL", "TMPDIR", "USER", "VIRTUAL_ENV")
+EARLY = (
+    "HF_",
+    "PYTHONPATH",
+    "TOKENIZERS_",
+    "RAYON_",
+    "OMP_",
+)  # read by imports; Ray logs the values
+SECRET = re.compile("TOKEN$|KEY|SECRET|PASSWORD|CREDENTIAL")  # in a name
 OF_A_JOB = ("RAY_", "SLURM_", "KUBERNETES_", "CUDA_")
 
 
@@ -42,6 +54,7 @@ class Driver:
     plan: Path
     plan_sha256: str
     versions: str
+    environment: tuple[tuple[str, str], ...] = field(repr=False)
 
 
 def check_cluster() -> None:
@@ -83,7 +96,9 @@ def run_slices_on_ray(
     plan = job.folder / WorkPlan.FILE
     with _cluster() as ray, job_file(job) as file, progress_of(job, numbers) as progress:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(_do_on_node)
-        driver = ray.put(Driver(Path.cwd(), file, plan, sha256_of(plan), _versions()))
+        driver = ray.put(Driver(Path.cwd(), file, plan, sha256_of(plan), _versions(), tuple(passed_on().items())))
+        if ray.cluster_resources().get("CPU", 0) < 1:
+            message("the Ray cluster has no CPU: waiting for a node that has one")
         left, running = iter(numbers), dict[Any, int]()  # Any: a reference of Ray
         try:
             while True:
@@ -110,13 +125,10 @@ def _cluster() -> Iterator[Any]:  # Any: the module
         yield ray
         return
     handler = signal.getsignal(signal.SIGTERM)
-    passed_on = {
-        name: value for name, value in os.environ.items() if name not in OF_A_MACHINE and not name.startswith(OF_A_JOB)
-    }
-    environment = {"env_vars": {**passed_on, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}}
+    early = {name: value for name, value in passed_on().items() if name.startswith(EARLY) and not SECRET.search(name)}
     try:
         address = os.environ.get(ADDRESS) or "auto"
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"env_vars": early})
     except (ConnectionError, RuntimeError) as error:
         raise DataError(_unreachable(str(error).split(". ")[0])) from error
     try:
@@ -125,6 +137,14 @@ def _cluster() -> Iterator[Any]:  # Any: the module
         yield ray
     finally:
         ray.shutdown()
+
+
+def passed_on() -> dict[str, str]:
+    """Returns the variables of this process that its tasks are to have: not those of the machine, or of the Ray job."""
+    of_the_job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env", {})
+    left_out = (*OF_A_MACHINE, *of_the_job.get("env_vars", {}))
+    own = {name: value for name, value in os.environ.items() if name not in left_out and not name.startswith(OF_A_JOB)}
+    return {**own, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}  # slices run in parallel
 
 
 def _raise_failure(ray: Any, finished: Any, number: int) -> None:
@@ -147,7 +167,8 @@ def _raise_failure(ray: Any, finished: Any, number: int) -> None:
 
 def _versions() -> str:
     """Returns the versions that the rows depend on."""
-    return f"longmlm {version()}, tokenizers {metadata.version('tokenizers')}"
+    packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("tokenizers", "rensa"))
+    return f"longmlm {version()}, {packages}, Unicode {unicodedata.unidata_version}"
 
 
 def _do_on_node(driver: Driver, work: Work, number: int, spans: Slice) -> None:
@@ -160,6 +181,7 @@ def _do_on_node(driver: Driver, work: Work, number: int, spans: Slice) -> None:
 def _check_node(driver: Driver) -> None:
     """Enters the driver's folder; raises DataError if this node does not see it, or has other versions."""
     node = f"node {socket.gethostname()} of the Ray cluster"
+    os.environ.update(driver.environment)
     try:
         os.chdir(driver.folder)
         is_shared = sha256_of(driver.plan) == driver.plan_sha256

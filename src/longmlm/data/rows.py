@@ -71,10 +71,10 @@ def _list_array(values: Sequence[np.ndarray], kind: pa.ListType) -> pa.ListArray
 
 
 @contextmanager
-def open_shard(path: Path, vocabulary_size: int) -> Iterator[Shard]:
+def open_shard(path: Path, vocabulary_size: int, aside: Path | None = None) -> Iterator[Shard]:
     """Yields the shard to write rows into; its file appears under its name when the block succeeds."""
     schema = shard_schema(vocabulary_size)
-    with replaced_file(path, is_shared=True) as partial:
+    with replaced_file(path, aside) as partial:
         with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
             shard = Shard(writer, schema)
             yield shard

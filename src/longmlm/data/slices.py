@@ -40,6 +40,7 @@ from longmlm.temporary import replaced_file
 
 CONTENT = "content"  # the folder that becomes the output
 SURVEYS, COPIES = "surveys", "copies.parquet"
+UNFINISHED = "unfinished"  # files on their way: outside the content, where a killed process would leave them
 NUM_FILLS = 20
 TOTALS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
 PER_SOURCE = ("tokens_per_source", "unknown_per_source", "rows_per_source")
@@ -79,6 +80,17 @@ class SliceJob:
     def hashes(self, number: int) -> UInt64[np.ndarray, " documents"]:
         """Returns the hashes of a finished slice's documents, those that train first."""
         return np.frombuffer(self.hashes_path(number).read_bytes(), dtype=np.uint64)
+
+    @property
+    def unfinished_folder(self) -> Path:
+        """The folder of files that are being written."""
+        return self.folder / UNFINISHED
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Writes a file of a slice, as other processes may at the same time."""
+        with replaced_file(path, self.unfinished_folder) as partial:
+            partial.write_bytes(content)
+            sync(partial)
 
     def unfinished(self) -> list[int]:
         """Returns the numbers of the slices that are still to be packed."""
@@ -176,30 +188,25 @@ def pack_slice(job: SliceJob, number: int) -> None:
             split = side_of(document, text_key, recipe)
             hashes[split].append(text_key)
             if split not in open_rows:
-                opened = shards.enter_context(open_shard(job.shard_path(split, number), vocabulary.size))
+                path = job.shard_path(split, number)
+                opened = shards.enter_context(open_shard(path, vocabulary.size, job.unfinished_folder))
                 open_rows[split] = OpenRow(recipe.row_length - 2, vocabulary.special, is_within_character), opened
             row, shard = open_rows[split]
             counted = TokenizedDocument(counts[split].count_sentences(sentences, document.source), document.source)
             shard.write(counts[split].count_rows(pack_document(row, counted, recipe.packing)))
         for split, (row, shard) in open_rows.items():
             shard.write(counts[split].count_rows([row.close()] if row.length else []))
-    _write(job.hashes_path(number), np.array([*hashes["train"], *hashes["held_out"]], dtype=np.uint64).tobytes())
+    job.write(job.hashes_path(number), np.array([*hashes["train"], *hashes["held_out"]], dtype=np.uint64).tobytes())
     train, held_out = (counts[split].report() for split in SPLITS)
     contents = Contents(train=train, held_out=held_out, set_aside=dict(set_aside))
     report = SliceReport(contents=contents, is_fast=job.make_encoder is not None)
-    _write(job.report_path(number), json.dumps(artifact.dump(report)).encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    with replaced_file(path, is_shared=True) as partial:
-        partial.write_bytes(content)
-        sync(partial)
+    job.write(job.report_path(number), json.dumps(artifact.dump(report)).encode())
 
 
 def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Document]:
     """Yields the documents to pack; the other records of a slice are written to a file and counted by reason."""
     path = job.folder / CONTENT / SET_ASIDE / f"slice-{number:05d}.jsonl"
-    with replaced_file(path, is_shared=True) as partial, partial.open("w", encoding="utf-8") as file:
+    with replaced_file(path, job.unfinished_folder) as partial, partial.open("w", encoding="utf-8") as file:
         for record in _records(job, number):
             if isinstance(record, SetAside):
                 reasons[record.reason] += 1

@@ -24,7 +24,8 @@ from longmlm.temporary import leads_out
 
 AnyPath = Path | UPath  # a file on this machine, or one that a URL names
 READ_BYTES = 8 << 20  # read at once, of a file that a URL names
-SECRET = re.compile(r"\?[^\s?=]+=|(?<=://)[^/@]*:[^/@]*@")  # a signature in a URL, or a password
+# A signature in a URL, a password, or a token in place of a user.
+SECRET = re.compile(r"\?[^\s?=]+=|(?<=://)[^/@]*:[^/@]*@|^(?:https?|s?ftp|github)://[^/@]+@")
 # A look-up answers at once; files are read with the retries of the client.
 S3_LOOKUP = {"config_kwargs": {"connect_timeout": 2, "read_timeout": 10, "retries": {"total_max_attempts": 1}}}
 NAMED = (  # what parts of the names of exceptions mean
@@ -102,6 +103,8 @@ def files_at(pattern: str) -> list[AnyPath]:
         names = sorted(name for name, about in found.items() if about["type"] == "file")
         for folder in {posixpath.dirname(name) for name in names} if is_glob else ():
             path.fs.ls(folder)  # kept by the file system: sizes and versions then need no request for each file
+    if unknown := next((name for name in names if found[name].get("size") is None), None):
+        raise DataError(f"{redact(unknown)}: its server does not tell how large it is: download it, and name the copy")
     if not names:
         folder = f"is a folder: name its files, as {pattern.rstrip('/')}/*.jsonl does"
         raise DataError(f"{pattern} {folder if found else 'names no file: correct it'}")
