@@ -37,7 +37,7 @@ def test_settings_of_the_file_and_defaults_for_the_rest(base: str) -> None:
     assert (config.output, config.recipe.tokenizer, config.recipe.row_length) == ("rows", "roberta-base", 512)
     assert config.recipe.sources == (Source(files=("a.txt", "b/*.txt"), language="de"), Source(files=("c.jsonl",)))
     assert (config.recipe.packing, config.recipe.held_out_fraction) == ("full-sentences", 0.01)
-    assert config.runtime.num_workers == 1
+    assert config.runtime.num_workers is None
 
 
 def test_later_files_win_and_keep_the_keys_that_they_do_not_set(base: str, tmp_path: Path) -> None:

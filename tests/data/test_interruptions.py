@@ -198,7 +198,7 @@ def test_a_split_without_documents_is_refused_before_the_work_with_a_fraction_th
     [
         ("", "no records"),
         ("broken\n{}\n", r"1 x no field 'text', 1 x not a JSON object.*one object per line"),
-        ('{"text": "It rained."}\n' * 3, "all 3 documents are the same text"),
+        ('{"text": "It rained."}\n' * 3, "every document has the same text"),
     ],
 )
 def test_a_corpus_without_two_documents_is_refused_and_leaves_nothing(

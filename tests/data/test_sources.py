@@ -129,7 +129,7 @@ def test_the_field_is_read_from_every_kind_of_file(tmp_path: Path, ending: str) 
     ("text", "message"),
     [
         (lines(1, site=1) + lines(2, site=2), r"set split_field to \w+ of 'text', 'site'"),
-        (lines(1, book=1) + lines(2, book=1), "all 2 documents have the same value in split_field"),
+        (lines(1, book=1) + lines(2, book=1), "every document has the same value in split_field"),
     ],
 )
 def test_a_field_that_splits_nothing_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -43,7 +43,7 @@ def test_sources_divide_the_sums_of_all_rows(
     assert min(sizes) > 5 and sum(sizes) == found.whole.num_selected
     for name in ("accuracy", "loss"):
         values = [getattr(part.whole, name) for part in parts]
-        assert len(set(values)) == 3
+        assert len(set(values)) > 1
         assert np.average(values, weights=sizes) == pytest.approx(getattr(found.whole, name))
 
 

@@ -185,7 +185,7 @@ def test_file_in_the_way_of_a_copy_is_named(folder: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("target", "missing"),
-    [("s3://bucket/tiny", "s3fs"), ("no://bucket", "no"), (f"ms:{NAME}", r"longmlm\[modelscope\]")],
+    [("gs://bucket/tiny", "gcsfs"), ("no://bucket", "no"), (f"ms:{NAME}", r"longmlm\[modelscope\]")],
 )
 def test_missing_client_is_refused_before_the_work(target: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("longmlm.hubs.publish.find_spec", lambda _: None)

@@ -174,7 +174,7 @@ def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
         planned("--corpus", str(tmp_path / "none.jsonl"))
     reasons = {
         "": "no document .*no records",
-        '{"body": "A text."}\n': "no record of .*'text': set text_field to some of 'body'",
+        '{"body": "A text."}\n': "no record of .*'text': set text_field to one of 'body'",
         "Prose.": "no document .*JSON",
     }
     for content, reason in reasons.items():

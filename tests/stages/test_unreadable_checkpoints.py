@@ -73,7 +73,7 @@ def test_a_state_that_is_a_folder_is_damaged(run_folder: Path) -> None:
 def test_a_corpus_that_the_system_cannot_read_has_not_changed(tmp_path: Path, failing: Callable, number: int) -> None:
     path = tmp_path / "corpus.txt"
     path.write_text("A text.")
-    stamp = _stamp(path)
+    stamp = _stamp(path, {})
     os.utime(path)
     failing(path, number)
     with pytest.raises(OSError, match="corpus.txt") as raised:

@@ -15,9 +15,10 @@ from longmlm.artifacts.evaluation import read_evaluation
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.config import STAGES, parse
+from longmlm.data import engine
 from longmlm.options import sections
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, StageName
-from longmlm.stages import run
+from longmlm.stages import prepare, run
 from longmlm.training import loop
 from longmlm.training.run_folder import newest_verified, read_state
 from tests.support.commands import Command, command
@@ -106,6 +107,34 @@ def test_a_pipeline_runs_until_each_stage_and_again(command: Command, mine: Path
 def test_rows_are_packed(command: Command, mine: Path, value: str) -> None:
     command("prepare", mine, "--recipe.packing", value)
     assert read_rows_manifest(Path("out/rows")).plan.packing == value
+
+
+@every_value_of("prepare: recipe.duplicates")
+@pytest.mark.slow
+def test_duplicates_are_looked_for(command: Command, mine: Path, value: str) -> None:
+    command("prepare", mine, "--recipe.duplicates", value)
+    manifest = read_rows_manifest(Path("out/rows"))
+    assert manifest.plan.duplicates == value and (manifest.report.duplicates is None) == (value == "keep")
+
+
+@every_value_of("prepare: runtime.encoder")
+@pytest.mark.slow
+def test_text_is_encoded(command: Command, mine: Path, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(engine, "exact_encoder", made.append)
+    command("prepare", mine, "--runtime.encoder", value)
+    assert len(made) == (value == "auto")
+
+
+@every_value_of("prepare: runtime.executor")
+def test_slices_are_packed(command: Command, mine: Path, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(mine.parent))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    packed: list[object] = []
+    monkeypatch.setattr(prepare, "prepare_rows", lambda *arguments, **_: packed.extend(arguments) or 1 / 0)
+    with pytest.raises(ZeroDivisionError if value == "local" else SystemExit):
+        command("prepare", mine, "--runtime.executor", value)
+    assert bool(packed) == (value == "local")
 
 
 @every_value_of("extend: recipe.initialisation")

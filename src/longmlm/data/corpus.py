@@ -140,7 +140,8 @@ def check_fields(source: Source, paths: Sequence[str]) -> None:
         of_text, place = "text_fields" if source.text_fields else "text_field", source.name_of(", ".join(source.files))
         setting = of_text if missing[0] in source.fields else "split_field"
         names = ", ".join(map(repr, known))
-        raise DataError(f"no record of {place} has the field {missing[0]!r}: set {setting} to some of {names}")
+        which = "some" if setting == "text_fields" else "one"
+        raise DataError(f"no record of {place} has the field {missing[0]!r}: set {setting} to {which} of {names}")
 
 
 def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
@@ -168,8 +169,8 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
         raise DataError(f"the {which} hold no document ({counted or commonest}): {remedy}")
     if lowest == highest and not any(source.held_out for source in recipe.sources):
         is_grouped = any(source.split_field for source in recipe.sources)
-        same = "have the same value in split_field" if is_grouped else "are the same text"
-        problem = f"all {num_documents} documents {same}" if num_documents > 1 else "the sources hold only one document"
+        same = "value in split_field" if is_grouped else "text"
+        problem = f"every document has the same {same}" if num_documents > 1 else "the sources hold only one document"
         raise DataError(f"{problem}: training and held-out rows need two")
     between = (lowest + highest) / 2 / HASHES
     if "train" in found:
