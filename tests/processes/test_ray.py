@@ -71,8 +71,11 @@ def wait_for_slices(driver: subprocess.Popen, output: Path) -> None:
 
 
 def kill_worker(_cluster: Any) -> None:
-    [worker, *_] = [process for process in psutil.process_iter() if process.name().startswith("ray::_do_on_node")]
-    worker.send_signal(signal.SIGKILL)
+    while True:
+        for process in psutil.process_iter():
+            if process.name().startswith("ray::_do_on_node"):
+                process.send_signal(signal.SIGKILL)
+                return
 
 
 def remove_node(cluster: Any) -> None:
@@ -112,7 +115,7 @@ def test_an_error_of_the_user_on_a_node_is_one_line(cluster: Any, tmp_path: Path
     begin = content.index(b"Chapter 21")
     content[begin - 60 : begin] = bytes(60)  # the header of a page
     (tmp_path / "a.parquet").write_bytes(content)
-    corpus = ["--recipe.sources.0.files", "a.parquet", "--recipe.held-out-fraction", "0.4"]
+    corpus = ["--corpus", "a.parquet", "--recipe.held-out-fraction", "0.4"]
     with start(tmp_path, cluster, *corpus, stderr=subprocess.PIPE) as driver:
         error = str(driver.communicate(timeout=SECONDS)[1])
     assert driver.returncode == 2 and "Traceback" not in error
