@@ -43,7 +43,7 @@ def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     text = PAGE.read_text(encoding="utf-8")
     (code,) = [block.split("```")[0] for block in text.split("```python\n")[1:]]
     names: dict[str, object] = {}
-    exec(code.replace("60, 16", "12, 4").replace("texts[4:]", "texts[4:30]"), names)
+    exec(code.replace("60, 16", "24, 8").replace("texts[8:]", "texts[8:12]"), names)
     measured = [names[name].whole.accuracy for name in ("base_cut", "before", "after")]
     assert measured[1] < measured[2] and measured[1] < measured[0]
     assert AutoTokenizer.from_pretrained(tmp_path / "long-model").model_max_length == 384
