@@ -27,8 +27,8 @@ from tests.support.tiny import LONG_POSITIONS, World, commonest_token, favour, t
 
 NOTHING = re.compile(
     r"error: the base model \S+/base predicts nothing: of \d+ masked tokens it predicts (\d\.\d\d) %, and always "
-    r"predicting the most frequent token would be right for (\d+\.\d\d) %: check its MLM head and tokenizer, or train it "
-    r"at its own length first, with extension = false\n"
+    r"predicting the most frequent token would be right for (\d+\.\d\d) %: check its MLM head and tokenizer, or "
+    r"train it at its own length first, with extension = false\n"
 )
 
 

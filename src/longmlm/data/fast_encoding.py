@@ -140,7 +140,7 @@ def failures_of(library: str) -> Iterator[None]:
 
 
 def hostile_texts() -> list[str]:
-    """Returns texts that tell encoders apart: all planes of Unicode, long runs of one character, special tokens."""
+    """Returns texts on which encoders often differ: all planes of Unicode, one character repeated, special tokens."""
     codes = {*range(SCRIPTS), *range(SCRIPTS, sys.maxunicode + 1, 61)}.difference(SURROGATES)
     characters = "".join(map(chr, sorted(codes)))
     specials = "<s> </s> <mask> [MASK] [CLS][SEP] <unk> [UNK] <pad>[PAD] ##a Ġa ▁a"
