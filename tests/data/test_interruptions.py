@@ -121,8 +121,6 @@ def test_a_worker_that_is_killed_in_a_slice_leaves_nothing_among_the_rows_of_the
 
     manifest = prepare_rows(recipe, vocabulary, output, execute)
     assert rows_on_disk(output) == rows_on_disk(undisturbed)
-        "manifest.json"
-    }
     for split in SPLITS:
         assert len(open_rows(output, split)) == manifest.report.of(split).rows
 

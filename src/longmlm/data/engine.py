@@ -147,7 +147,7 @@ def _previous_plan(output: Path) -> RowsPlan | None:
 
 
 def _stamp(path: AnyPath, known: Mapping[str, SourceFile]) -> FileStamp:
-    """Returns the stamp of a file. A remote file whose version is known, or whose server gives its hash, is not read."""
+    """Returns the stamp of a file. A remote one is only read if neither its version nor its hash is known."""
     if isinstance(path, Path):
         status = path.stat()  # before the content, so that a later change shows
         size, mtime_ns = status.st_size, status.st_mtime_ns
