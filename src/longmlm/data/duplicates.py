@@ -74,7 +74,7 @@ def find_families(job: SliceJob) -> Families:
     stays = {"keep": own, "exact": exact, "near": first}[recipe.duplicates]  # what is packed in its place
     end, family = np.uint64(np.ceil(recipe.held_out_fraction * HASHES)), _sides(first, stays, sides, is_held_out)
     is_leak = (is_held_out | (sides < end)) != (family < end)
-    _check_sides(recipe, family[stays == own], len(own))
+    _check_sides(recipe, family[stays == own])
     copies = np.flatnonzero((stays != own) | is_leak)
     kept, places = np.unique(stays[copies], return_inverse=True)
     reasons = np.where(hashes[copies] == hashes[stays[copies]], EXACT, NEAR)
@@ -127,17 +127,19 @@ def firsts(keys: Iterable[Hashes]) -> Numbers:
     return first
 
 
-def _check_sides(recipe: PrepareRecipe, hashes: Hashes, num_documents: int) -> None:
+def _check_sides(recipe: PrepareRecipe, hashes: Hashes) -> None:
     """Raises DataError if all documents that stay land in the same split, which these hashes decide."""
-    fraction, left = recipe.held_out_fraction, f"{len(hashes):,} of {counted(num_documents, 'document')} are without"
+    left = f"the corpus has {counted(len(hashes), 'document')}{'' if recipe.duplicates == 'keep' else ' without copies'}"
     lowest, highest = (int(found) / HASHES for found in (hashes.min(), hashes.max()))
     if lowest == highest:
-        raise DataError(f"{left} copies of others: training and held-out rows need two")
-    if not lowest < fraction <= highest:
+        joined = ", and copies or groups put all of them in the same split" if len(hashes) > 1 else ""
+        raise DataError(f"{left}{joined}: training and held-out rows need two or more; add documents")
+    if not lowest < (fraction := recipe.held_out_fraction) <= highest:
         problem, change = ("none", "more") if fraction <= lowest else ("each", "less")
+        keep = "" if recipe.duplicates == "keep" else ', or duplicates to "keep"'
         raise DataError(
-            f"{left} copies of others, and {problem} of them is held out at held_out_fraction = {fraction:g}: set it "
-            f'to {(lowest + highest) / 2:g} or {change}, or duplicates to "keep"'
+            f"{left}, and {problem} of them is held out at held_out_fraction = {fraction:g}: set it to "
+            f"{(lowest + highest) / 2:g} or {change}{keep}"
         )
 
 
