@@ -50,8 +50,8 @@ def test_new_tokens_are_packed_trained_and_evaluated(settings, folders, train, t
     opened, size = open_rows(rows, "train"), len(AutoTokenizer.from_pretrained(base))
     tokens = np.concatenate([opened[row_id].input_ids for row_id in range(len(opened))])
     assert (tokens >= size).sum() > 50
-    run = train(with_recipe(replace(settings, rows=str(rows), start=start), num_steps=8, learning_rate=3e-3))
-    models = [load_model(str(folder)).model for folder in (more, checkpoint_folder(run, 8))]
+    run = train(with_recipe(replace(settings, rows=str(rows), start=start), num_steps=16, learning_rate=3e-3))
+    models = [load_model(str(folder)).model for folder in (more, checkpoint_folder(run, 16))]
     before, after = (model.get_input_embeddings().weight.detach() for model in models)
     assert ((before - after)[size:].abs().amax(1) > 1e-4).all()
 
@@ -67,4 +67,4 @@ def test_new_tokens_are_packed_trained_and_evaluated(settings, folders, train, t
         assert all(line.base_cut_error is not None and line.recovery is not None for line in evaluation_lines(run))
     else:
         assert accuracy["base_cut"] == pytest.approx(accuracy["long_before"], abs=0.2)
-    assert read_provenance(checkpoint_folder(run, 8)).added_tokens.num_added == 3
+    assert read_provenance(checkpoint_folder(run, 16)).added_tokens.num_added == 3
