@@ -62,8 +62,8 @@ def tokenized(
         with failures_of(encoder.library):
             known = encoder.sentences(texts, starts) if len(texts[0]) <= MAX_CHARACTERS else [None]
         for document, own_starts, sentences in zip(batch, starts, known, strict=True):
-            is_compared = num_compared * COMPARED_SHARE <= num_characters
             num_characters += len(document.text)
+            is_compared = not num_compared or (num_compared + len(document.text)) * COMPARED_SHARE <= num_characters
             if sentences is None or is_compared:
                 num_compared += len(document.text)
                 expected = encode(vocabulary.tokenizer, document.text, own_starts)

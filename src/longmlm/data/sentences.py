@@ -41,7 +41,8 @@ OPENING = "\"'“”„‘’‚«»‹›「『(（[{<¿¡—–-•*_ \u00a0\u
 INNER = ",;:.!?/)]}、，；："  # marks with which no sentence starts
 HAN = UNSPACED + "\u3000-\u303f\uff00-\uffef"
 
-PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*|\u2029\s*")
+EMPTY_LINE = re.compile(r"\n[^\S\n]*\n\s*")  # with one first character, which is found faster than one of two
+PARAGRAPH = re.compile(rf"{EMPTY_LINE.pattern}|\u2029\s*")
 FOOTNOTES = re.compile(r"(?: ?\[\d{1,3}\])+\Z")
 ENUMERATOR = re.compile(r"\W*(?:\d{1,3}|[A-Za-zА-Яа-я]|[ivxIVX]{1,5})[.)]{1,2}\Z")
 ACRONYM = re.compile(r"(?:[^\W\d_]{1,2}\.-?)+[^\W\d_]{1,2}\Z")
@@ -169,7 +170,7 @@ def _ends(text: str, begin: int, end: int, language: Language) -> list[int]:
 
 def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
     begin = 0
-    for border in PARAGRAPH.finditer(text):
+    for border in (PARAGRAPH if "\u2029" in text else EMPTY_LINE).finditer(text):
         yield begin, border.start()
         begin = border.end()
     yield begin, len(text)
