@@ -215,11 +215,11 @@ def test_a_folder_of_the_user_with_the_name_of_unfinished_rows_stays(
     assert (partial / "thesis.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize(("fraction", "share"), [(1e-9, "none of 48"), (1 - 1e-9, "all 48")])
+@pytest.mark.parametrize(("fraction", "share"), [(1e-9, "none of 48"), (1 - 1e-9, "each of 48")])
 def test_a_split_without_documents_is_refused_before_the_work_with_a_fraction_that_is_enough(
     recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path, fraction: float, share: str
 ) -> None:
-    with pytest.raises(DataError, match=f"{share} documents .*held_out_fraction") as raised:
+    with pytest.raises(DataError, match=f"{share} documents is .*held_out_fraction") as raised:
         prepare_rows(replace(recipe, held_out_fraction=fraction), vocabulary, output, killed)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
     enough = float(str(raised.value).split("set it to ")[1].split()[0])
