@@ -175,7 +175,7 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
 
 
 def one_sided(documents: str, fraction: float, lowest: int, highest: int) -> str:
-    """Returns that documents with hashes from `lowest` to `highest` all land in one split, and a fraction that helps."""
+    """Returns that documents with hashes from `lowest` to `highest` land in one split, and a fraction that helps."""
     between = (lowest + highest) / 2 / HASHES
     if fraction * HASHES <= lowest:
         which, enough = "none", f"{min((lowest * 10_000 // HASHES + 1) / 10_000, between):g} or more"
