@@ -82,21 +82,12 @@ def test_plan_and_prepare_name_text_that_the_tokenizer_does_not_know(planned, tm
     ("options", "expected"),
     [
         ("", "prepare 23.8 min (1 worker, an assumed 700,000 tokens/s each with gigatoken)"),
-        (
-            "--prepare.runtime.encoder tokenizers",
-            "prepare 1.1 h (1 worker, an assumed 250,000 tokens/s each with tokenizers)",
-        ),
+        ("--prepare.runtime.encoder tokenizers", "prepare 1.1 h (1 worker, an assumed 250,000 tokens/s each with tok"),
         ("--prepare.runtime.num-workers 10", "prepare 2.4 min (10 workers, "),
         ("--prepare.runtime.num-workers 1000", "prepare 0.2 min (125 workers, "),  # a slice each
-        (
-            "--prepare.runtime.executor ray",
-            "prepare 23.8 min divided by the CPUs of the Ray cluster (an assumed 700,000 tokens/s each",
-        ),
+        ("--prepare.runtime.executor ray", "prepare 23.8 min divided by the CPUs of the Ray cluster (an assumed 700"),
         ("--prepare.runtime.executor ray --prepare.runtime.num-workers 10", "prepare 2.4 min (10 workers, "),
-        (
-            "--prepare.recipe.duplicates near",
-            "prepare 27.5 min (1 worker, an assumed 700,000 tokens/s each with gigatoken, after a",
-        ),
+        ("--prepare.recipe.duplicates near", "prepare 27.5 min (1 worker, an assumed 700,000 tokens/s each with giga"),
         ("--prepare.recipe.prevent-leaks", "prepare 27.5 min"),
         ("--prepare.recipe.duplicates exact", "prepare 24.8 min"),
     ],
@@ -105,7 +96,8 @@ def test_the_time_of_prepare_follows_from_encoder_workers_and_the_search_for_cop
     config = parse(PlanConfig, ["--model", "m", "--corpus", "x", "--length", "512", "--output", "o", *options.split()])
     corpus, rows = CorpusSize(1, 4 * 10**9, 4 * 10**9, (10**9,)), estimated_rows((10**9,), config.prepare.recipe)
     vocabulary = load_vocabulary(str(PACKAGE / "bundled" / "roberta-mini"))
-    assert stage._prepare(config, corpus, rows, vocabulary).startswith(expected)
+    said = stage._prepare(config, corpus, rows, vocabulary)
+    assert said.startswith(expected) and ("after a search" in said) == (config.prepare.recipe.sought != "keep")
     assert stage._prepare(config, corpus, replace(rows, is_exact=True), vocabulary) == "prepare is done"
     monkeypatch.setitem(sys.modules, "gigatoken", None)
     assert "250,000 tokens/s each with tokenizers" in stage._prepare(config, corpus, rows, vocabulary)

@@ -19,9 +19,8 @@ from longmlm.settings.prepare import Source
 
 BATCH_BYTES = 8_000_000
 BATCH_RECORDS = 1_000
-SAMPLED = 32  # records, whose size is compared with that in the file
-FAR_LARGER = 2  # a sample is not larger by chance
-DICTIONARY_BYTES, INDEX_BYTES = 2_000_000, 4  # writers limit a dictionary of a row group to about 1 MB
+SAMPLED, FAR_MORE = 32, 2
+DICTIONARY_BYTES, INDEX_BYTES = 2_000_000, 4  # most writers limit the dictionary of a row group to 1 MB
 MAX_NAME = 40  # characters of a column's name in a message
 LIST_PART = re.compile(r"\.list\.\w+")  # in the path of a Parquet column; users name only the list
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
@@ -73,21 +72,23 @@ def _columns_of(fields: Sequence[str], paths: Iterable[str]) -> list[str]:
     ]
 
 
-def _record_bytes(file: pq.ParquetFile, fields: Sequence[str], first: int = 0) -> float:
-    """Returns the mean bytes of these fields in a record: as stored, or in a sample from the row group `first` on.
+def _record_bytes(file: pq.ParquetFile, fields: Sequence[str], number: int = 0) -> float:
+    """Returns the mean bytes of these fields in a record: as stored or, if texts repeat, as read from a row group.
 
-    A dictionary holds a text once, however many records have it: a few bytes may then stand for a long text.
+    A dictionary holds a text once, however many records have it. Texts repeat if the first of them have more bytes than
+    a row group stores for all; it is only read if its texts may all be in a dictionary.
     """
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
-    read = _columns_of(fields, [column.path_in_schema for column in columns])
-    num_bytes = sum(column.total_uncompressed_size for column in columns if column.path_in_schema in read)
-    num_records = file.metadata.num_rows
-    stored = max(1, num_bytes) / max(1, num_records)
-    if not num_records or num_bytes > len(groups) * DICTIONARY_BYTES + num_records * INDEX_BYTES:
-        return stored
-    sampled = _mean_bytes(next(file.iter_batches(SAMPLED, row_groups=[*range(first, len(groups))], columns=read)))
-    return sampled if sampled > FAR_LARGER * stored else stored
+    read = _columns_of(fields, [file.schema.column(index).path for index in range(len(file.schema))])
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+    columns = [[group.column(index) for index in range(group.num_columns)] for group in groups]
+    stored = [sum(one.total_uncompressed_size for one in own if one.path_in_schema in read) for own in columns]
+    if number < len(groups) and stored[number] <= DICTIONARY_BYTES + INDEX_BYTES * groups[number].num_rows:
+        num_records = num_bytes = 0.0
+        for batch in file.iter_batches(SAMPLED, row_groups=[number], columns=read):
+            num_records, num_bytes = num_records + len(batch), num_bytes + _mean_bytes(batch) * len(batch)
+            if num_bytes > FAR_MORE * stored[number]:
+                return num_bytes / num_records
+    return max(1, sum(stored)) / max(1, file.metadata.num_rows)
 
 
 def _mean_bytes(records: pa.RecordBatch | pa.Table) -> float:
