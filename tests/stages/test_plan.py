@@ -1,10 +1,14 @@
 """The plan of a pipeline: what it says agrees with the rows, the model and the run that follow."""
 
+import gzip
+import json
 import re
 import sys
 from dataclasses import replace
 from unittest.mock import Mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from longmlm.config import parse
@@ -102,6 +106,18 @@ def test_the_time_of_prepare_follows_from_encoder_workers_and_the_search_for_cop
     monkeypatch.setitem(sys.modules, "gigatoken", None)
     assert "250,000 tokens/s each with tokenizers" in stage._prepare(config, corpus, rows, vocabulary)
     assert "250,000 tokens/s each with tokenizers" in stage._prepare(config, corpus, rows, None)
+
+
+def test_rows_are_estimated_from_the_text_and_not_from_the_size_of_its_files(world, tmp_path):
+    corpus = world.rows.parent / "text.jsonl"
+    texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()]
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
+    pq.write_table(pa.table({"text": texts, "other": ["x" * 9_000] * len(texts)}), tmp_path / "a.parquet")
+    num_tokens = []
+    for path in (corpus, tmp_path / "a.jsonl.gz", tmp_path / "a.parquet"):
+        options = ["--model", str(world.base), "--corpus", str(path), "--length", "48", "--output", str(tmp_path / "o")]
+        num_tokens.append(stage.planned_rows(parse(PlanConfig, options))[1].num_tokens)
+    assert num_tokens[1] == num_tokens[0] > 100 and num_tokens[2] == pytest.approx(num_tokens[0], rel=0.1)
 
 
 def test_the_corpus_is_measured_once(planned, monkeypatch):

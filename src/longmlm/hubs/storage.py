@@ -36,7 +36,15 @@ NAMED = (  # what parts of the names of exceptions mean
     ("Timeout", Cause.UNREACHABLE),
 )
 WHOLE_FILES = ("support range requests", "streaming HTTP file")  # in errors: the server sends no parts of files
-VERSIONS = ("ETag", "etag", "blob_id", "generation", "LastModified", "Last-Modified", "mtime")  # as the file systems call them
+VERSIONS = (
+    "ETag",
+    "etag",
+    "blob_id",
+    "generation",
+    "LastModified",
+    "Last-Modified",
+    "mtime",
+)  # as the file systems call them
 
 
 def check_ready(target: Target) -> None:

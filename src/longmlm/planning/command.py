@@ -195,7 +195,8 @@ def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:
     corpus = corpus_size(recipe.sources)
     if not (folder / RowsManifest.FILE).is_file():
         if not corpus.not_counted:
-            check_splits(recipe, plan_slices(recipe.sources, recipe.slice_bytes))
+            check_splits(recipe, slices := plan_slices(recipe.sources, recipe.slice_bytes))
+            corpus = corpus.in_slices(slices, recipe.sources)
         elif not corpus.num_tokens:
             raise DataError(f"the size of {', '.join(corpus.not_counted)} is not known yet: run longmlm prepare first")
         return corpus, estimated_rows(corpus.tokens_per_source, recipe)

@@ -1,11 +1,15 @@
 """The size of a corpus and of a pipeline's results, and an estimate of tokens and rows before anything is encoded."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Self
 
 from longmlm.artifacts.rows import RowsManifest
+from longmlm.data.corpus import Slice
 from longmlm.data.disk import Sizes
 from longmlm.data.files import files_of, readable
 from longmlm.data.languages import bytes_per_token, check_language
@@ -40,6 +44,14 @@ class CorpusSize:
     def num_tokens(self) -> int:
         """The tokens of all sources."""
         return sum(self.tokens_per_source)
+
+    def in_slices(self, slices: Sequence[Slice], sources: Sequence[Source]) -> Self:
+        """Returns the size with the bytes of text that slices have, whatever compresses them and is beside them."""
+        sizes = Counter[int]()
+        for span in chain.from_iterable(slices):
+            sizes[span.source] += span.size
+        tokens = (sizes[number] // bytes_per_token(source.language) for number, source in enumerate(sources))
+        return replace(self, text_bytes=sizes.total(), tokens_per_source=tuple(tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
