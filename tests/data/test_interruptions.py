@@ -1,33 +1,28 @@
 """Preparations that fail, are interrupted or find no text: what they leave, and what the next run makes of it."""
 
-import itertools
 import json
-import multiprocessing
 import os
 import re
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from datasets import Dataset
 
 from longmlm.artifacts.rows import SPLITS, read_rows_manifest
-from longmlm.data import engine, rows, slices
+from longmlm.data import engine
 from longmlm.data.encoding import PIECE_CHARACTERS
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.rows import open_rows
-from longmlm.data.slices import SURVEYS, SliceJob, Work, pack_slice
+from longmlm.data.slices import SliceJob
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import partial_of, verify
 from longmlm.processes import exclusive_lock
 from longmlm.settings.prepare import PrepareRecipe, Source
-from longmlm.temporary import PARTIAL, replaced_file
 
 KILLED_AT = 2
 
@@ -94,78 +89,6 @@ def test_an_interrupted_run_continues_and_gives_the_rows_of_an_undisturbed_one(
         assert (kept.st_ino, kept.st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
     assert not partial.exists()
     assert not list(output.rglob("*.partial"))
-
-
-def killed_in_a_slice(job: SliceJob, number: int) -> None:
-    """Packs a part of a slice in a process of its own, which is then killed as a worker is when memory runs out."""
-    original = slices.tokenized
-
-    def killing(*arguments: Any) -> Iterator[Any]:
-        yield from itertools.islice(original(*arguments), 4)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    slices.tokenized, rows.ROWS_PER_RECORD_BATCH = killing, 1
-    pack_slice(job, number)
-
-
-def test_a_worker_that_is_killed_in_a_slice_leaves_nothing_among_the_rows_of_the_run_that_goes_on(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, undisturbed: Path
-) -> None:
-    def execute(job: SliceJob, numbers: Sequence[int]) -> None:
-        worker = multiprocessing.get_context("fork").Process(target=killed_in_a_slice, args=(job, numbers[-1]))
-        worker.start()
-        worker.join()
-        assert worker.exitcode == -signal.SIGKILL
-        assert max(path.stat().st_size for path in job.folder.rglob(f"*.arrow.*{PARTIAL}")) > 1_000
-        run_slices(job, numbers)
-
-    manifest = prepare_rows(recipe, vocabulary, output, execute)
-    assert rows_on_disk(output) == rows_on_disk(undisturbed)
-    for split in SPLITS:
-        assert len(open_rows(output, split)) == manifest.report.of(split).rows
-
-
-def killed_in_a_survey(job: SliceJob, numbers: Sequence[int], survey: Work) -> None:
-    """Surveys two slices and a part of the third in a process of its own, which is then killed."""
-    for number in numbers[:KILLED_AT]:
-        survey(job, number)
-
-    def killing(job: SliceJob, path: Path, content: bytes) -> None:
-        with replaced_file(path, job.unfinished_folder) as partial:
-            partial.write_bytes(content[: len(content) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    SliceJob.write = killing
-    survey(job, numbers[KILLED_AT])
-
-
-def test_a_run_that_is_killed_in_a_survey_goes_on_with_the_surveys_that_are_left(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path
-) -> None:
-    recipe, works = replace(recipe, duplicates="near"), []
-    prepare_rows(recipe, vocabulary, output.with_name("undisturbed"))
-
-    def kill(job: SliceJob, numbers: Sequence[int], survey: Work) -> None:
-        process = multiprocessing.get_context("fork").Process(target=killed_in_a_survey, args=(job, numbers, survey))
-        process.start()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
-        raise RuntimeError("killed")
-
-    def noted(job: SliceJob, numbers: Sequence[int], work: Work = pack_slice) -> None:
-        works.append((work.__name__, [*numbers]))
-        assert not list(job.folder.rglob(f"*{PARTIAL}"))
-        run_slices(job, numbers, work)
-
-    with pytest.raises(RuntimeError, match="killed"):
-        prepare_rows(recipe, vocabulary, output, kill)
-    surveys = {path.name: path.stat() for path in (partial_of(output) / SURVEYS).iterdir()}
-    assert sorted(surveys) == ["slice-00000.parquet", "slice-00001.parquet"]
-    assert [path.stat().st_size > 100 for path in partial_of(output).rglob(f"*{PARTIAL}")] == [True]
-    prepare_rows(recipe, vocabulary, output, noted)
-    [(first, surveyed), (second, packed)] = works
-    assert (first, second, surveyed) == ("survey_slice", "pack_slice", packed[KILLED_AT:])
-    assert rows_on_disk(output) == rows_on_disk(output.with_name("undisturbed"))
 
 
 def test_slices_whose_files_are_lost_are_packed_again(
