@@ -82,6 +82,11 @@ def test_plan_and_prepare_name_text_that_the_tokenizer_does_not_know(planned, tm
     assert re.search(r"^unknown tokens: \d\d\.\d\d% of ", said, re.MULTILINE)
 
 
+@pytest.fixture(scope="module")
+def vocabulary():
+    return load_vocabulary(str(PACKAGE / "bundled" / "roberta-mini"))
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -96,10 +101,11 @@ def test_plan_and_prepare_name_text_that_the_tokenizer_does_not_know(planned, tm
         ("--prepare.recipe.duplicates exact", "prepare 24.8 min"),
     ],
 )
-def test_the_time_of_prepare_follows_from_encoder_workers_and_the_search_for_copies(options, expected, monkeypatch):
+def test_the_time_of_prepare_follows_from_encoder_workers_and_the_search_for_copies(
+    options, expected, vocabulary, monkeypatch
+):
     config = parse(PlanConfig, ["--model", "m", "--corpus", "x", "--length", "512", "--output", "o", *options.split()])
     corpus, rows = CorpusSize(1, 4 * 10**9, 4 * 10**9, (10**9,)), estimated_rows((10**9,), config.prepare.recipe)
-    vocabulary = load_vocabulary(str(PACKAGE / "bundled" / "roberta-mini"))
     said = stage._prepare(config, corpus, rows, vocabulary)
     assert said.startswith(expected) and ("after a search" in said) == (config.prepare.recipe.sought != "keep")
     assert stage._prepare(config, corpus, replace(rows, is_exact=True), vocabulary) == "prepare is done"
