@@ -124,3 +124,26 @@ def test_of_a_nested_column_only_the_named_part_is_read(tmp_path: Path) -> None:
     (spans,) = plan_slices([Source(**settings, text_field="article.body")], 1 << 40)
     assert texts_of(settings, "article.body") == TEXTS
     assert sum(span.size for span in spans) < 1_000
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("text_type", [pa.string(), pa.dictionary(pa.int32(), pa.string()), pa.list_(pa.string())])
+def test_a_dictionary_holds_a_repeated_text_once_and_slices_count_it_each_time(
+    tmp_path: Path, kind: str, text_type: pa.DataType
+) -> None:
+    texts = [f"{number % 7}. {TEXTS[0] * 500}" for number in range(400)]
+    column = pa.array([[text] for text in texts] if pa.types.is_list(text_type) else texts).cast(text_type)
+    settings = written(tmp_path, kind, pa.table({"text": column}))
+    sources = [Source(**settings, split="train" if "dataset" in settings else None)]
+    sizes = [sum(span.size for span in spans) for spans in plan_slices(sources, 1_000_000)]
+    assert sum(sizes) == pytest.approx(sum(map(len, texts)), rel=0.02)
+    assert max(sizes) == pytest.approx(1_000_000, rel=0.02)
+
+
+def test_the_size_of_texts_that_do_not_repeat_is_that_in_the_file(tmp_path: Path) -> None:
+    texts = [f"{number}. {TEXTS[0] * (40 if number < 40 else 1)}" for number in range(2_000)]
+    settings = written(tmp_path, "parquet", pa.table({"text": texts}))
+    column = pq.ParquetFile(tmp_path / "table.parquet").metadata.row_group(0).column(0)
+    (spans,) = plan_slices([Source(**settings)], 1 << 30)
+    assert [span.size for span in spans] == [column.total_uncompressed_size]
+    assert column.total_uncompressed_size == pytest.approx(sum(map(len, texts)), rel=0.2)

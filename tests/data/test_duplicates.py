@@ -214,6 +214,37 @@ def test_a_corpus_that_has_one_side_only_without_its_copies_is_refused_with_a_fr
     assert report.train.documents == report.held_out.documents == 1
 
 
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_a_corpus_whose_copies_or_groups_join_all_documents_is_refused(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, english_texts: list[str], is_grouped: bool
+) -> None:
+    """With groups, each book has a text of the one before it; without, every document is a near copy of the others."""
+    if is_grouped:
+        records = [
+            {"text": text, "book": f"book {at + more}"} for at, text in enumerate(english_texts[:6]) for more in (0, 1)
+        ]
+        keys = [text_hash(record["book"]) for record in records]
+    else:
+        texts = [changed(english_texts[0], 0.005, random.Random(seed)) for seed in range(6)]
+        records, keys = [{"text": text} for text in texts], [*map(text_hash, texts)]
+    corpus = output.parent / "corpus.jsonl"
+    corpus.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    joined = replace(
+        recipe,
+        sources=(Source(files=(str(corpus),), split_field="book" if is_grouped else None),),
+        held_out_fraction=(min(keys) + max(keys)) / 2 / 2**64,
+        duplicates="keep",
+        prevent_leaks=True,
+    )
+    line = (
+        f"^the corpus has {len(records)} documents, and copies or groups put all of them in the same split: .* add doc"
+    )
+    with pytest.raises(DataError, match=line):
+        prepare_rows(joined, vocabulary, output)
+    report = prepare_rows(replace(joined, prevent_leaks=False), vocabulary, output).report
+    assert report.train.documents + report.held_out.documents == len(records)
+
+
 def test_copies_in_other_groups_and_in_sources_that_are_held_out_stay_on_one_side(
     recipe: PrepareRecipe, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:

@@ -4,14 +4,19 @@ import json
 import socket
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import ray
 
 from longmlm.data import ray_executor
+from longmlm.data.files import Span
 from longmlm.data.ray_executor import Driver, check_cluster
-from longmlm.errors import DataError
+from longmlm.data.slices import pack_slice
+from longmlm.errors import DataError, EncoderError
 from longmlm.folders import sha256_of
+
+NODE = f"node {socket.gethostname()} of the Ray cluster"
 
 
 @pytest.mark.parametrize(
@@ -60,16 +65,40 @@ def test_a_node_must_see_the_folder_and_have_the_same_versions(tmp_path: Path, m
     plan.write_text("{}")
     versions = ray_executor._versions()
     driver = Driver(tmp_path, Path("job"), plan, sha256_of(plan), versions, ())
-    ray_executor._check_node.__wrapped__(driver)
-    node = f"node {socket.gethostname()} of the Ray cluster"
+    check_node = ray_executor._check_node.__wrapped__
+    check_node(driver, NODE)
     for other in (
         Driver(tmp_path / "elsewhere", *_rest(driver)),
         Driver(tmp_path, Path("job"), plan, "0", versions, ()),
     ):
-        with pytest.raises(DataError, match=f"{node} does not see {other.folder}/rows.partial: put output and corpus"):
-            ray_executor._check_node.__wrapped__(other)
-    with pytest.raises(DataError, match=f"{node} has {versions}, not longmlm 0.0.1: install the same versions"):
-        ray_executor._check_node.__wrapped__(Driver(tmp_path, Path("job"), plan, sha256_of(plan), "longmlm 0.0.1", ()))
+        with pytest.raises(DataError, match=f"{NODE} does not see {other.folder}/rows.partial: put output and corpus"):
+            check_node(other, NODE)
+    with pytest.raises(DataError, match=f"{NODE} has {versions}, not longmlm 0.0.1: install the same versions"):
+        check_node(Driver(tmp_path, Path("job"), plan, sha256_of(plan), "longmlm 0.0.1", ()), NODE)
+
+
+def test_a_node_must_see_the_files_of_a_slice_and_is_named_in_every_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_executor, "_check_node", lambda *_: None)
+    names = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
+    for name in names:
+        Path(name).write_text("It rained.")
+    spans = tuple(Span(name, 0, 1, 0, 10) for name in (*names, "s3://bucket/c.txt"))
+    sizes, driver = ray_executor._file_sizes(spans), Driver(tmp_path, tmp_path / "job", Path("plan"), "", "", ())
+    done: list[int] = []
+    monkeypatch.setattr(ray_executor, "do_slice", lambda _work, _job, number, _spans: done.append(number))
+    ray_executor._do_on_node(driver, pack_slice, 3, spans, sizes)
+    assert done == [3] and [*sizes] == names
+    for content in ("It snowed and rained.", None):
+        Path(names[1]).write_text(content) if content else Path(names[1]).unlink()
+        with pytest.raises(DataError, match=f"{NODE} does not see {names[1]}, or .*: put output and corpus on a disk"):
+            ray_executor._do_on_node(driver, pack_slice, 4, spans, sizes)
+    for kind in (DataError, EncoderError):
+        monkeypatch.setattr(ray_executor, "do_slice", Mock(side_effect=kind("s3fs is not installed")))
+        with pytest.raises(kind, match=f"^{NODE}: s3fs is not installed$"):
+            ray_executor._do_on_node(driver, pack_slice, 5, spans[:1], {names[0]: 10})
+    assert done == [3]
 
 
 def _rest(driver: Driver) -> tuple[Path, Path, str, str, tuple[tuple[str, str], ...]]:

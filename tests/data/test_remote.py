@@ -1,4 +1,4 @@
-"""Files on an S3 server: the rows of local copies, hashed once, and what cannot be used in one line at once."""
+"""Files on S3 and HTTP servers: the rows of local copies, hashed once, and what cannot be used in one line at once."""
 
 import gzip
 import importlib
@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from longmlm.errors import DataError
 from longmlm.planning.size import corpus_size
 from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.corpora import json_lines
+from tests.support.loopback import Fault, Request, Response, Server, listening
 from tests.support.s3 import BUCKET, Bucket, bucket, s3_endpoint, s3_environment
 
 __all__ = ["bucket", "s3_endpoint", "s3_environment"]
@@ -131,8 +133,12 @@ def test_a_server_that_cannot_be_used_is_named_at_once(
 @pytest.mark.parametrize(
     ("pattern", "line"),
     [
-        ("gs://bucket/a.jsonl", "gcsfs.*pip install"),
+        (
+            "gs://bucket/a.jsonl",
+            r"a.jsonl: its client is not installed \(Please install gcsfs .*\): install it with pip$",
+        ),
         ("https://127.0.0.1:9/a.jsonl", "cannot be reached"),
+        ("http://127.0.0.1:9/a.jsonl", "cannot be reached"),
         ("nowhere://bucket/a.jsonl", "fsspec"),
         ("sftp://user:planted0123@host/a.jsonl", "password or signature"),
         ("https://host/a.jsonl?X-Amz-Signature=planted0123", "password or signature"),
@@ -141,6 +147,60 @@ def test_a_server_that_cannot_be_used_is_named_at_once(
 def test_other_urls_that_cannot_be_used_are_named_at_once(pattern: str, line: str) -> None:
     assert re.search(line, found := refusal(pattern))
     assert "planted" not in found
+
+
+@pytest.fixture
+def web(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of the files above over HTTP; with headers as parameter, it sends these, and whole files only."""
+    server, headers = Server(sends_ranges=not hasattr(request, "param")), getattr(request, "param", {"ETag": '"1"'})
+
+    def respond(asked: Request) -> Response:
+        return Response(contents()[asked.path[1:]], headers=headers)
+
+    with listening(server, respond):
+        yield server
+
+
+def test_rows_of_files_on_the_web_are_those_of_local_copies(
+    web: Server, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    names = ("a.jsonl", "b.jsonl.gz", "d.parquet", "e.csv")
+    for name in names:
+        (tmp_path / name).write_bytes(contents()[name])
+    remote, local = (
+        recipe_of(*(f"{web.endpoint}/{name}" for name in names)),
+        recipe_of(*(f"{tmp_path}/{name}" for name in names)),
+    )
+    made = prepare_rows(remote, vocabulary, tmp_path / "remote")
+    assert made.sha256 == prepare_rows(local, vocabulary, tmp_path / "rows").sha256
+    web.sent.clear()
+    assert plan_rows(remote, vocabulary.fingerprint, made.plan)[0].plan == made.plan
+    assert web.sent == []
+
+
+@pytest.mark.parametrize("web", [{}, {"Accept-Ranges": "none"}], indirect=True)
+def test_a_web_server_that_sends_whole_files_only_is_named_where_a_part_is_read(
+    web: Server, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    url = f"{web.endpoint}/a.jsonl"
+    prepare_rows(recipe_of(url, slice_bytes=1 << 20), vocabulary, tmp_path / "rows")
+    with pytest.raises(DataError) as raised:
+        prepare_rows(recipe_of(url), vocabulary, tmp_path / "slices")
+    assert str(raised.value) == f"{url}: its server sends whole files only: download it, and name the copy"
+
+
+@pytest.mark.parametrize(
+    ("status", "line"),
+    [
+        (401, r"access needs a valid token \(status 401, Unauthorized\)"),
+        (403, r"access is forbidden \(status 403, Forbidden\)"),
+        (404, r"no such repository, folder or file \(status 404, Not Found\); check its name"),
+        (503, r"the server is unavailable \(status 503, Service Unavailable\); run the same command again later"),
+    ],
+)
+def test_what_a_web_server_answers_is_one_line(web: Server, status: int, line: str) -> None:
+    web.faults = [Fault("/a.jsonl", status, times=100)]
+    assert re.match(f"{web.endpoint}/a.jsonl: {line}", refusal(f"{web.endpoint}/a.jsonl"))
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from longmlm.errors import DataError
 from longmlm.hubs.datasets import arrow_files, shards_of
 from longmlm.hubs.storage import located
 from longmlm.settings.prepare import PrepareRecipe, Source
-from tests.support.corpora import contents, records_of
+from tests.support.corpora import all_fields, contents, records_of
 from tests.support.hub import Hub
 from tests.support.loopback import CUT, Fault
 
@@ -232,16 +232,39 @@ def test_a_format_or_an_option_that_only_datasets_reads_is_converted(hub: Hub, f
     assert [record.text for record in read_slice(spans, [source]) if isinstance(record, Document)] == TEXTS
 
 
+def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("datasets.config", "huggingface_hub.constants"):
+        monkeypatch.setattr(f"{module}.HF_HUB_OFFLINE", True)
+
+
 def test_texts_of_csv_files_are_never_taken_for_missing_ones(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = hub.repository("datasets/owner/table").commit({"train.csv": b"body,n\nnull,1\nNA,\ncalm,2\n"})
     source = Source(dataset="owner/table", revision=commit, split="train", text_field="body")
-    for is_offline in (False, True):
-        for module in ("datasets.config", "huggingface_hub.constants"):
-            monkeypatch.setattr(f"{module}.HF_HUB_OFFLINE", is_offline)
-        (spans,) = plan_slices([source], 9_000)
-        texts = [record.text for record in read_slice(spans, [source]) if isinstance(record, Document)]
-        assert texts == ["null", "NA", "calm"]
-        arrow_files(source)  # makes the copy that is read where the hub cannot be reached
+    (spans,) = plan_slices([source], 9_000)
+    texts = [record.text for record in read_slice(spans, [source]) if isinstance(record, Document)]
+    assert texts == ["null", "NA", "calm"]
+    for is_offline in (False, True):  # in the copy, too, which is read where the hub cannot be reached
+        go_offline(monkeypatch) if is_offline else None
+        assert [fields["body"] for fields in all_fields(source)] == texts
+
+
+def test_a_converted_copy_gives_no_rows_in_place_of_files_that_are_out_of_reach(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary, recipes = load_vocabulary(str(TOKENIZER)), {}
+    for name, files in ((NAME, FILES), ("owner/lines", {"README.md": b"", "train.txt": "\n".join(TEXTS).encode()})):
+        commit = hub.repository(f"datasets/{name}").commit(files)
+        source = Source(dataset=name, revision=commit, split="train", text_field="body" if name == NAME else "text")
+        recipe = PrepareRecipe(tokenizer=str(TOKENIZER), row_length=64, sources=(source,), held_out_fraction=0.2)
+        recipes[name] = recipe, prepare_rows(recipe, vocabulary, tmp_path / name)
+        arrow_files(source)
+    go_offline(monkeypatch)
+    recipe, made = recipes[NAME]
+    assert prepare_rows(recipe, vocabulary, tmp_path / NAME) == made
+    with pytest.raises(DataError, match=f"^{NAME}: its files cannot be read from the hub now, .* name a folder that"):
+        prepare_rows(recipe, vocabulary, tmp_path / "again")
+    recipe, made = recipes["owner/lines"]  # which is always converted
+    assert prepare_rows(recipe, vocabulary, tmp_path / "lines").sha256 == made.sha256
 
 
 def test_folder_without_a_data_set_is_named_in_one_line(tmp_path: Path) -> None:

@@ -229,8 +229,8 @@ def test_a_full_disk_ends_prepare_in_a_line_and_keeps_finished_slices(tmp_path: 
     more = f"mount -o remount,size=90m {mount}; " if mounted else ""
     done = in_small_disk(
         f"{begin}; echo code $?; ls -d {output}; ls {finished}/*.json | wc -l; "
-        f"find {output}.partial -name '*.arrow.partial' -o -size 0 -name '*.arrow'; "
-        f"echo again; {more}{prepare}; cp -r {output} {tmp_path / 'rows'}"
+        f"find {output}.partial/content -name '*.partial' -o -size 0 -name '*.arrow'; "
+        f"echo again; {more}{prepare}; find {mount} -name '*.partial*'; cp -r {output} {tmp_path / 'rows'}"
     )
     first, again = done.stdout.split("again\n")
     code, num_finished = first.splitlines()
@@ -240,5 +240,5 @@ def test_a_full_disk_ends_prepare_in_a_line_and_keeps_finished_slices(tmp_path: 
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     assert len(errors) == 1
     assert ("the disk is full" if mounted else "a file would be larger than allowed") in errors[0]
-    assert "rows:" in again
+    assert again.splitlines()[-1] == f"rows: {output}"
     assert made(tmp_path / "rows") == expected

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -119,4 +120,4 @@ def test_an_error_of_the_user_on_a_node_is_one_line(cluster: Any, tmp_path: Path
     with start(tmp_path, cluster, *corpus, stderr=subprocess.PIPE) as driver:
         error = str(driver.communicate(timeout=SECONDS)[1])
     assert driver.returncode == 2 and "Traceback" not in error
-    assert "error: a.parquet is damaged (" in error
+    assert f"error: node {socket.gethostname()} of the Ray cluster: a.parquet is damaged (" in error

@@ -1,18 +1,27 @@
 """The plan of a pipeline: what it says agrees with the rows, the model and the run that follow."""
 
+import gzip
+import json
 import re
+import sys
+from dataclasses import replace
+from unittest.mock import Mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from longmlm.config import parse
 from longmlm.data import disk
 from longmlm.data.rows import open_rows
+from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import ConfigError, DataError, ModelError, PositionsError
 from longmlm.model.loading import load_model
 from longmlm.model.window import Window
 from longmlm.model.window_attention import window_of
 from longmlm.planning import command as stage
 from longmlm.planning.command import plan
+from longmlm.planning.size import CorpusSize, estimated_rows
 from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.shipped import PACKAGE
@@ -48,7 +57,9 @@ def test_every_line_is_exact_or_an_estimate_and_nothing_is_written(planned, tmp_
     kinds = {name: kind for name, (kind, _) in lines.items()}
     assert kinds.pop("corpus") == kinds.pop("model") == "exact"
     assert set(kinds.values()) == {"estimate"}
-    assert "1,000 tokens/s on this CPU" in lines["time"][1] and lines["time"][1].endswith("measured now")
+    assert re.search(
+        r"\(1,000 tokens/s on this CPU, \d+ threads?, measured now\); prepare 0.0 min \(1 w", lines["time"][1]
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 
@@ -69,6 +80,57 @@ def test_plan_and_prepare_name_text_that_the_tokenizer_does_not_know(planned, tm
         assert re.search(rf"^warning: {about}\d\d\.\d% of .*, most often .*ชาวประมง", said, re.MULTILINE)
         assert "1 of 41 .txt files" in said
     assert re.search(r"^unknown tokens: \d\d\.\d\d% of ", said, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return load_vocabulary(str(PACKAGE / "bundled" / "roberta-mini"))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", "prepare 23.8 min (1 worker, an assumed 700,000 tokens/s each with gigatoken)"),
+        ("--prepare.runtime.encoder tokenizers", "prepare 1.1 h (1 worker, an assumed 250,000 tokens/s each with tok"),
+        ("--prepare.runtime.num-workers 10", "prepare 2.4 min (10 workers, "),
+        ("--prepare.runtime.num-workers 1000", "prepare 0.2 min (125 workers, "),  # a slice each
+        ("--prepare.runtime.executor ray", "prepare 23.8 min divided by the CPUs of the Ray cluster (an assumed 700"),
+        ("--prepare.runtime.executor ray --prepare.runtime.num-workers 10", "prepare 2.4 min (10 workers, "),
+        ("--prepare.recipe.duplicates near", "prepare 27.5 min (1 worker, an assumed 700,000 tokens/s each with giga"),
+        ("--prepare.recipe.prevent-leaks", "prepare 27.5 min"),
+        ("--prepare.recipe.duplicates exact", "prepare 24.8 min"),
+    ],
+)
+def test_the_time_of_prepare_follows_from_encoder_workers_and_the_search_for_copies(
+    options, expected, vocabulary, monkeypatch
+):
+    config = parse(PlanConfig, ["--model", "m", "--corpus", "x", "--length", "512", "--output", "o", *options.split()])
+    corpus, rows = CorpusSize(1, 4 * 10**9, 4 * 10**9, (10**9,)), estimated_rows((10**9,), config.prepare.recipe)
+    said = stage._prepare(config, corpus, rows, vocabulary)
+    assert said.startswith(expected) and ("after a search" in said) == (config.prepare.recipe.sought != "keep")
+    assert stage._prepare(config, corpus, replace(rows, is_exact=True), vocabulary) == "prepare is done"
+    monkeypatch.setitem(sys.modules, "gigatoken", None)
+    assert "250,000 tokens/s each with tokenizers" in stage._prepare(config, corpus, rows, vocabulary)
+    assert "250,000 tokens/s each with tokenizers" in stage._prepare(config, corpus, rows, None)
+
+
+def test_rows_are_estimated_from_the_text_and_not_from_the_size_of_its_files(world, tmp_path):
+    corpus = world.rows.parent / "text.jsonl"
+    texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()]
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
+    pq.write_table(pa.table({"text": texts, "other": ["x" * 9_000] * len(texts)}), tmp_path / "a.parquet")
+    num_tokens = []
+    for path in (corpus, tmp_path / "a.jsonl.gz", tmp_path / "a.parquet"):
+        options = ["--model", str(world.base), "--corpus", str(path), "--length", "48", "--output", str(tmp_path / "o")]
+        num_tokens.append(stage.planned_rows(parse(PlanConfig, options))[1].num_tokens)
+    assert num_tokens[1] == num_tokens[0] > 100 and num_tokens[2] == pytest.approx(num_tokens[0], rel=0.1)
+
+
+def test_the_corpus_is_measured_once(planned, monkeypatch):
+    counted = Mock(side_effect=stage.corpus_size)
+    monkeypatch.setattr(stage, "corpus_size", counted)
+    planned()
+    assert counted.call_count == 1
 
 
 def test_rows_that_exist_make_counts_and_epochs_exact(planned, world):

@@ -35,13 +35,17 @@ class Fault:
 
 @dataclass
 class Server:
-    """An endpoint, its requests as `METHOD /path`, the byte ranges of files that it sent, and the faults to come."""
+    """An endpoint, its requests as `METHOD /path`, the byte ranges of files that it sent, and the faults to come.
+
+    Without `sends_ranges`, it sends whole files whatever is asked for.
+    """
 
     endpoint: str = ""
     requests: list[str] = field(default_factory=list)
     sent: list[tuple[str, int, int]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     ended: Event = field(default_factory=Event)
+    sends_ranges: bool = True
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,8 @@ def listening(server: Server, respond: Callable[[Request], Response]) -> Iterato
         def send(self, said: Response, is_cut: bool) -> None:
             """Sends the response, or the requested range of it."""
             whole = said.content if isinstance(said.content, bytes) else json.dumps(said.content).encode()
-            size, asked = len(whole), re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+            size, range_ = len(whole), self.headers.get("Range", "") if server.sends_ranges else ""
+            asked = re.match(r"bytes=(\d+)-(\d*)", range_)
             first = int(asked[1]) if asked else 0
             whole = whole[: int(asked[2]) + 1] if asked and asked[2] else whole
             headers = {**said.headers, "Content-Length": str(len(whole) - first)}

@@ -19,13 +19,12 @@ from longmlm.settings.prepare import Source
 
 BATCH_BYTES = 8_000_000
 BATCH_RECORDS = 1_000
+SAMPLED, FAR_MORE = 32, 2
+DICTIONARY_BYTES, INDEX_BYTES = 2_000_000, 4  # most writers limit the dictionary of a row group to 1 MB
 MAX_NAME = 40  # characters of a column's name in a message
 LIST_PART = re.compile(r"\.list\.\w+")  # in the path of a Parquet column; users name only the list
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-LIST_TYPES = (
-    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
-    *(pa.types.is_list_view, pa.types.is_large_list_view),
-)
+LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 
 ClassNames = list[str] | dict[str, Any]  # names by number, or those of the fields of a record
 
@@ -36,8 +35,7 @@ def extent_of_table(path: AnyPath, source: Source) -> Extent:
         with _parquet_file(path, source) as file:
             return Extent(file.metadata.num_rows, _record_bytes(file, source.fields))
     table = _arrow_table(path, source)
-    num_bytes = table.select(_columns_of(source.fields, table.schema.names)).nbytes
-    return Extent(len(table), max(1, num_bytes) / max(1, len(table)))
+    return Extent(len(table), _mean_bytes(table.select(_columns_of(source.fields, table.schema.names))))
 
 
 def fields_of_table(span: Span, source: Source, only_text: bool) -> Iterator[tuple[int, Fields]]:
@@ -54,9 +52,7 @@ def fields_of_table(span: Span, source: Source, only_text: bool) -> Iterator[tup
         table = _arrow_table(path, source)
         part = table.select(_columns_of(fields, table.schema.names)) if fields else table
         part = part[span.start : span.end]
-        yield from _table_fields(
-            part.to_batches(_batch_records(part.nbytes / max(1, len(part)))), table.schema, span.start
-        )
+        yield from _table_fields(part.to_batches(_batch_records(_mean_bytes(part))), table.schema, span.start)
 
 
 def _parquet_file(path: AnyPath, source: Source) -> pq.ParquetFile:
@@ -76,12 +72,31 @@ def _columns_of(fields: Sequence[str], paths: Iterable[str]) -> list[str]:
     ]
 
 
-def _record_bytes(file: pq.ParquetFile, fields: Sequence[str]) -> float:
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
-    read = {*_columns_of(fields, [column.path_in_schema for column in columns])}
-    num_bytes = sum(column.total_uncompressed_size for column in columns if column.path_in_schema in read)
-    return max(1, num_bytes) / max(1, file.metadata.num_rows)
+def _record_bytes(file: pq.ParquetFile, fields: Sequence[str], number: int = 0) -> float:
+    """Returns the mean bytes of these fields in a record: as stored or, if texts repeat, as read from a row group.
+
+    A dictionary holds a text once, however many records have it. Texts repeat if the first of them have more bytes than
+    a row group stores for all; it is only read if its texts may all be in a dictionary.
+    """
+    read = _columns_of(fields, [file.schema.column(index).path for index in range(len(file.schema))])
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+    columns = [[group.column(index) for index in range(group.num_columns)] for group in groups]
+    stored = [sum(one.total_uncompressed_size for one in own if one.path_in_schema in read) for own in columns]
+    if number < len(groups) and stored[number] <= DICTIONARY_BYTES + INDEX_BYTES * groups[number].num_rows:
+        num_records = num_bytes = 0.0
+        for batch in file.iter_batches(SAMPLED, row_groups=[number], columns=read):
+            num_records, num_bytes = num_records + len(batch), num_bytes + _mean_bytes(batch) * len(batch)
+            if num_bytes > FAR_MORE * stored[number]:
+                return num_bytes / num_records
+    return max(1, sum(stored)) / max(1, file.metadata.num_rows)
+
+
+def _mean_bytes(records: pa.RecordBatch | pa.Table) -> float:
+    """Returns the mean bytes of a record; where a column has a dictionary, of a sample, each with a text of its own."""
+    if any(pa.types.is_dictionary(kind) for kind in records.schema.types):
+        records = records[:SAMPLED]
+    columns = (one.cast(one.type.value_type) if pa.types.is_dictionary(one.type) else one for one in records.columns)
+    return max(1, sum(column.nbytes for column in columns)) / max(1, len(records))
 
 
 def _batch_records(record_bytes: float) -> int:
@@ -94,7 +109,7 @@ def _parquet_batches(file: pq.ParquetFile, span: Span, fields: Sequence[str]) ->
     ends = [*accumulate(file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups))]
     first, last = bisect_right(ends, span.start), bisect_left(ends, span.end)
     begin = ends[first - 1] if first else 0
-    num_records = _batch_records(_record_bytes(file, fields)) if fields else BATCH_RECORDS
+    num_records = _batch_records(_record_bytes(file, fields, first)) if fields else BATCH_RECORDS
     paths = [file.schema.column(index).path for index in range(len(file.schema))]
     columns = _columns_of(fields, paths) if fields else None
     groups = [*range(first, min(last + 1, len(ends)))]
@@ -185,27 +200,25 @@ def _named(value: Any, names: ClassNames | None) -> Any:
 
 
 def _check_text_columns(name: str, source: Source, schema: pa.Schema) -> None:
-    """Raises DataError unless each field of the source is a column, or a field in one, of text or of lists of text.
+    """Raises DataError unless each field of the source is a column, or a field in one, and those of the text hold text.
 
-    A split_field that is neither a column nor a field in one raises it too.
+    Lists of text are text.
     """
     columns = pa.struct([(one.name, one.type) for one in schema])
-    if source.split_field and _type_at(columns, source.split_field) is None:
-        check_split_column(name, source, schema.names)
-    for field in source.fields:
+    for field in source.read_fields:
         kind = _type_at(columns, field)
         if kind is None or schema.names.count(field) > 1:
-            check_column(name, field, schema.names)
-        if kind is None or not any(is_text(kind) for is_text in TEXT_TYPES):
+            check_column(name, field, schema.names, source)
+        if field in source.fields and not any(is_text(kind) for is_text in TEXT_TYPES):
             raise DataError(
-                f"{name}: column {field!r} holds {kind}, not text: set text_field to a column of text, or convert "
-                "this one"
+                f"{name}: column {field!r} holds {kind}, not text: set {source.setting_of(field)} to a column of text, "
+                "or convert this one"
             )
 
 
 def _type_at(kind: pa.DataType, field: str) -> pa.DataType | None:
     """Returns the type of a field, or of one inside others, as `value_at` finds it; for a list, that of its items."""
-    while pa.types.is_dictionary(kind) or any(is_list(kind) for is_list in LIST_TYPES):
+    while isinstance(kind, (*LISTS, pa.DictionaryType)):
         kind = kind.value_type
     if not field:
         return kind
@@ -218,18 +231,11 @@ def _type_at(kind: pa.DataType, field: str) -> pa.DataType | None:
     return None
 
 
-def check_column(name: str, field: str, names: list[str], other_remedy: str = "") -> None:
-    """Raises DataError unless exactly one column has this name."""
+def check_column(name: str, field: str, names: list[str], source: Source, other_remedy: str = "") -> None:
+    """Raises DataError unless exactly one column has the name of a field of the source."""
     if names.count(field) > 1:
-        raise DataError(
-            f"{name} has {names.count(field)} columns named {field!r}: rename all but the one with the text"
-        )
+        raise DataError(f"{name} has {names.count(field)} columns named {field!r}: rename all but the one to read")
     if field not in names:
         known = ", ".join(other if len(other) <= MAX_NAME else f"{other[:MAX_NAME]}…" for other in names) or "(none)"
-        raise DataError(f"{name} has no column {field!r}: set text_field to one of {known}{other_remedy}")
-
-
-def check_split_column(name: str, source: Source, names: Sequence[str]) -> None:
-    """Raises DataError if split_field names none of the columns."""
-    if source.split_field and source.split_field not in names:
-        raise DataError(f"{name} has no column {source.split_field!r}: set split_field to one of {', '.join(names)}")
+        setting = source.setting_of(field)
+        raise DataError(f"{name} has no column {field!r}: set {setting} to one of {known}{other_remedy}")

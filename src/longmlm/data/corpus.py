@@ -13,7 +13,7 @@ from longmlm.data.files import Span, files_of, kind_of, readable
 from longmlm.data.foreign_content import UTF16, is_utf16, remedy_of
 from longmlm.data.records import extent_of, fields_of, records_of
 from longmlm.data.texts import BYTE_ORDER_MARK, Absent, Unreadable, value_at
-from longmlm.errors import DataError
+from longmlm.errors import DataError, counted
 from longmlm.folders import write_text
 from longmlm.hubs.datasets import shards_of
 from longmlm.hubs.storage import AnyPath, located
@@ -137,8 +137,7 @@ def check_fields(source: Source, paths: Sequence[str]) -> None:
                     break
     is_unknown = not has_more or {*source.fields} <= {*missing} or source.split_field in missing
     if known and is_unknown:
-        of_text, place = "text_fields" if source.text_fields else "text_field", source.name_of(", ".join(source.files))
-        setting = of_text if missing[0] in source.fields else "split_field"
+        place, setting = source.name_of(", ".join(source.files)), source.setting_of(missing[0])
         names = ", ".join(map(repr, known))
         which = "some" if setting == "text_fields" else "one"
         raise DataError(f"no record of {place} has the field {missing[0]!r}: set {setting} to {which} of {names}")
@@ -162,24 +161,27 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
             key = side_key(record, text_key)
             num_documents, lowest, highest = num_documents + 1, min(lowest, key), max(highest, key)
     if not num_documents:
-        counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
+        found_reasons = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
         [(commonest, _)] = reasons.most_common(1) or [("no records", 0)]
         remedy = remedy_of(commonest, recipe.sources[0].language)
         which = "sources that are not held out" if found else "sources"
-        raise DataError(f"the {which} hold no document ({counted or commonest}): {remedy}")
+        raise DataError(f"the {which} hold no document ({found_reasons or commonest}): {remedy}")
     if lowest == highest and not any(source.held_out for source in recipe.sources):
         is_grouped = any(source.split_field for source in recipe.sources)
         same = "value in split_field" if is_grouped else "text"
         problem = f"every document has the same {same}" if num_documents > 1 else "the sources hold only one document"
         raise DataError(f"{problem}: training and held-out rows need two")
+    raise DataError(one_sided(counted(num_documents, "document"), fraction, lowest, highest))
+
+
+def one_sided(documents: str, fraction: float, lowest: int, highest: int) -> str:
+    """Returns that documents with hashes from `lowest` to `highest` land in one split, and a fraction that helps."""
     between = (lowest + highest) / 2 / HASHES
-    if "train" in found:
-        problem, change = f"none of {num_documents} documents is held out", "more"
-        enough = min((lowest * 10_000 // HASHES + 1) / 10_000, between)
+    if fraction * HASHES <= lowest:
+        which, enough = "none", f"{min((lowest * 10_000 // HASHES + 1) / 10_000, between):g} or more"
     else:
-        problem, change = f"all {num_documents} documents are held out", "less"
-        enough = max(highest * 10_000 // HASHES / 10_000, between)
-    raise DataError(f"{problem} at held_out_fraction = {fraction:g}: set it to {enough:g} or {change}")
+        which, enough = "each", f"{max(highest * 10_000 // HASHES / 10_000, between):g} or less"
+    return f"{which} of {documents} is held out at held_out_fraction = {fraction:g}: set it to {enough}"
 
 
 def write_set_aside(path: Path, records: Sequence[SetAside]) -> None:

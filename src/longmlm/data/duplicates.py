@@ -22,7 +22,7 @@ from jaxtyping import Bool, Int64, UInt64
 from pyarrow.dataset import dataset
 
 from longmlm.artifacts.rows import Families, Family
-from longmlm.data.corpus import HASHES, Document, read_slice, side_key, text_hash
+from longmlm.data.corpus import HASHES, Document, one_sided, read_slice, side_key, text_hash
 from longmlm.data.encoding import batches
 from longmlm.data.signatures import NUM_BANDS, band_hashes
 from longmlm.data.slices import COPIES, SliceJob
@@ -129,18 +129,14 @@ def firsts(keys: Iterable[Hashes]) -> Numbers:
 
 def _check_sides(recipe: PrepareRecipe, hashes: Hashes) -> None:
     """Raises DataError if all documents that stay land in the same split, which these hashes decide."""
-    left = f"the corpus has {counted(len(hashes), 'document')}{'' if recipe.duplicates == 'keep' else ' without copies'}"
-    lowest, highest = (int(found) / HASHES for found in (hashes.min(), hashes.max()))
+    copies, keep = ("", "") if recipe.duplicates == "keep" else (" without copies", ', or duplicates to "keep"')
+    left = f"the corpus has {counted(len(hashes), 'document')}{copies}"
+    lowest, highest, fraction = int(hashes.min()), int(hashes.max()), recipe.held_out_fraction
     if lowest == highest:
         joined = ", and copies or groups put all of them in the same split" if len(hashes) > 1 else ""
         raise DataError(f"{left}{joined}: training and held-out rows need two or more; add documents")
-    if not lowest < (fraction := recipe.held_out_fraction) <= highest:
-        problem, change = ("none", "more") if fraction <= lowest else ("each", "less")
-        keep = "" if recipe.duplicates == "keep" else ', or duplicates to "keep"'
-        raise DataError(
-            f"{left}, and {problem} of them is held out at held_out_fraction = {fraction:g}: set it to "
-            f"{(lowest + highest) / 2:g} or {change}{keep}"
-        )
+    if not lowest < fraction * HASHES <= highest:
+        raise DataError(f"{left}, and {one_sided('them', fraction, lowest, highest)}{keep}")
 
 
 def _write(job: SliceJob, table: pa.Table, path: Path) -> None:

@@ -95,6 +95,14 @@ def exact_encoder(tokenizer: Tokenizer) -> MakeEncoder | None:
     return make_encoder
 
 
+def library_of(tokenizer: Tokenizer) -> str:
+    """Returns the name of the library that prepare encodes with if its tokens turn out to be those of tokenizers."""
+    with suppress(ImportError, EncoderError), failures_of("the fast encoder"):
+        if make_encoder := fast_encoder(tokenizer):
+            return make_encoder().library
+    return "tokenizers"
+
+
 def _is_same(found: Sequence[TokenizedSentence], expected: Iterable[TokenizedSentence]) -> bool:
     known = list(expected)
     return len(found) == len(known) and all(

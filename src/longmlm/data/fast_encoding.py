@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 from jaxtyping import Int64, UInt32
@@ -32,19 +31,6 @@ MAX_CHARACTERS = 8_000_000  # of a document
 SCRIPTS = 0x3000  # the first code point after the alphabets, marks and symbols
 SURROGATES = range(0xD800, 0xE000)
 LEAD_BITS, CONTINUATION = 0xC0, 0x80  # of a byte of UTF-8 that continues a character
-
-
-class FastEncoder(Protocol):
-    """Encodes documents by sentence."""
-
-    library: str
-
-    def sentences(self, texts: Sequence[str], starts: Sequence[Starts]) -> list[Sentences | None]:
-        """Returns, for each text, the tokens of each sentence that has any; None if it is left to `tokenizers`."""
-        ...
-
-
-MakeEncoder = Callable[[], FastEncoder]
 
 
 class ByteLevelEncoder:
@@ -62,6 +48,7 @@ class ByteLevelEncoder:
             self._num_bytes[token] = len(content)
 
     def sentences(self, texts: Sequence[str], starts: Sequence[Starts]) -> list[Sentences | None]:
+        """Returns, for each text, the tokens of each sentence that has any; None if it is left to `tokenizers`."""
         return [self._sentences(text, start) for text, start in zip(texts, starts, strict=True)]
 
     def _sentences(self, text: str, starts: Starts) -> Sentences | None:
@@ -88,6 +75,7 @@ class WordPieceEncoder:
         self._tokenizer = WordPieceTokenizer.from_json(definition)
 
     def sentences(self, texts: Sequence[str], starts: Sequence[Starts]) -> list[Sentences | None]:
+        """Returns what the other encoder does."""
         ends = [[*start[1:].tolist(), len(text)] for text, start in zip(texts, starts, strict=True)]
         parts = [text[begin:end] for text, cuts in zip(texts, ends, strict=True) for begin, end in pairwise([0, *cuts])]
         whole, borders = self._encode(texts)
@@ -109,6 +97,9 @@ class WordPieceEncoder:
 
 def _cut(ids: UInt32[np.ndarray, " tokens"], cuts: Sequence[int]) -> Sentences:
     return [TokenizedSentence(ids[begin:end]) for begin, end in pairwise(cuts) if begin < end]
+
+
+MakeEncoder = Callable[[], ByteLevelEncoder | WordPieceEncoder]
 
 
 def fast_encoder(tokenizer: Tokenizer) -> MakeEncoder | None:

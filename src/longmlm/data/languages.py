@@ -3,27 +3,18 @@
 import difflib
 import re
 
+from longmlm.data.sentences import NAMED
 from longmlm.data.vocabulary import UNSPACED
 from longmlm.errors import DataError
 
-# ISO 639-1, and other codes in use; `related` in sentences.toml says which of these languages share rules.
-ISO_639_1 = """
-aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo es
-et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj
-kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv
-ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti
-tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+# The languages of ISO 639-1, and others in use, that sentences.toml does not name.
+WITHOUT_RULES = """
+aa ae ak am as bi bn bo br ch cr cy dv dz ee eo ff fj ga gd gu gv ha he ho hz ia id ie ig ik io iu jv ka kg ki kj km
+kn kr kw la lg lo lt lu lv mh mi ml ms my na nd ng nr nv ny oj om or pa pi rn rw si sm sn so sq ss st su sw ta te th
+ti tl tn to ts tw ve vi vo wo xh yi yo zu abs ace aln avk ban bbc bdr bew bjn blk bpy btm bug dtp gor hif iba kaa kge
+kjp ksw ljp ltg mad min mnw mui nia nyo sgs tcy ttj vep vmw xmf zh-cn zh-hans zh-hant zh-hk zh-tw
 """
-OTHERS = """
-aae abs ace acm ady aeb aln als alt ami anp apc arn arq ary arz ast atj avk awa azb ban bar bbc bcc bci bdr bew bgn bjn
-blk bpy bqi btm bug bxr cdo cpx crh csb dsb dtp dty dua egl eml ext fit fon frc frp frr fur gag gan gcf gcr gld glk gom
-gor gsw guc hak hif hke hrx hsb hsn hyw iba inh jut kaa kab kbd kbp kea kge khw kiu kjh kjp koi krc krl ksh ksw kum lad
-lbe lez lij liv ljp lki lld lmo lrc ltg lua luz lzh lzz mad mag mai mdf mhr min mnw mrj mui mwl myv mzn nah nan nap nds
-nia nrm nyo olo pcd pdc pdt pfl pms pnt pwn qug rgn rmy rsk rue rup ruq rut sah scn sdc sdh ses sgs shi shy sjd skr sli
-sma smn srn sro stq sty szl szy tay tcy tet trv ttj tyv udm vec vep vls vmf vmw vot vro wls wuu xal xmf yue
-be-tarask de-at de-ch nds-nl pt-br sr-cyrl sr-latn zh-cn zh-hans zh-hant zh-hk zh-tw
-"""
-CODES = (*ISO_639_1.split(), *OTHERS.split())
+CODES = frozenset({*NAMED, *WITHOUT_RULES.split()} - {"und"})
 NAMES = {
     "arabic": "ar", "chinese": "zh", "czech": "cs", "dutch": "nl", "english": "en", "french": "fr", "german": "de",
     "hindi": "hi", "italian": "it", "japanese": "ja", "korean": "ko", "polish": "pl", "portuguese": "pt",

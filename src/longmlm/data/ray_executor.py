@@ -27,6 +27,7 @@ from longmlm.data.executor import do_slice, job_file, progress_of
 from longmlm.data.slices import SliceJob, Work, pack_slice
 from longmlm.errors import DataError, UserError
 from longmlm.folders import sha256_of
+from longmlm.hubs.storage import is_url
 from longmlm.progress import message
 
 RETRIES, MAX_WAITING = 3, 1_000
@@ -34,15 +35,10 @@ CONNECT_SECONDS, CANCEL_SECONDS = 2.0, 30.0
 ADDRESS = "RAY_ADDRESS"
 CURRENT = Path("ray") / "ray_current_cluster"  # in Ray's temporary folder: the cluster of the last `ray start`
 OF_A_MACHINE = ("HOME", "HOSTNAME", "LD_LIBRARY_PATH", "PATH", "PWD", "SHLVL", "TMPDIR", "USER", "VIRTUAL_ENV")
-EARLY = (
-    "HF_",
-    "PYTHONPATH",
-    "TOKENIZERS_",
-    "RAYON_",
-    "OMP_",
-)  # read by imports; Ray logs the values
+EARLY = ("HF_", "PYTHONPATH", "TOKENIZERS_", "RAYON_", "OMP_")  # read by imports; Ray logs the values
 SECRET = re.compile("TOKEN$|KEY|SECRET|PASSWORD|CREDENTIAL")  # in a name
 OF_A_JOB = ("RAY_", "SLURM_", "KUBERNETES_", "CUDA_")
+SHARED = "put output and corpus on a disk that all nodes mount at the same path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +85,8 @@ def run_slices_on_ray(
 ) -> None:
     """Does the work on the slices of these numbers as Ray tasks, each on a CPU of the cluster, `num_workers` at a time.
 
-    Raises DataError for a node that does not see the folder or has other versions, and for a slice that is lost more
-    than RETRIES times; any other error is that of the task. On an error, all other tasks are cancelled.
+    Raises DataError for a node that does not see the folder or the files, or has other versions, and for a slice that
+    is lost more than RETRIES times; any other error is that of the task. On an error, all other tasks are cancelled.
     """
     check_cluster()
     plan = job.folder / WorkPlan.FILE
@@ -103,7 +99,8 @@ def run_slices_on_ray(
         try:
             while True:
                 for number in islice(left, (num_workers or MAX_WAITING) - len(running)):
-                    running[task.remote(driver, work, number, job.slices[number])] = number
+                    spans = job.slices[number]
+                    running[task.remote(driver, work, number, spans, _file_sizes(spans))] = number
                 if not running:
                     return
                 [finished], _ = ray.wait([*running])
@@ -171,16 +168,31 @@ def _versions() -> str:
     return f"longmlm {version()}, {packages}, Unicode {unicodedata.unidata_version}"
 
 
-def _do_on_node(driver: Driver, work: Work, number: int, spans: Slice) -> None:
-    """Does the work on a slice in the folder of the process that started the task, where relative paths begin."""
-    _check_node(driver)
-    do_slice(work, driver.job, number, spans)
+def _file_sizes(spans: Slice) -> dict[str, int | None]:
+    """Returns the bytes of each file of a slice, but for URLs; None for one that this machine cannot read."""
+    paths = [Path(span.path) for span in spans if not is_url(span.path)]
+    return {str(path): path.stat().st_size if os.access(path, os.R_OK) else None for path in paths}
+
+
+def _do_on_node(driver: Driver, work: Work, number: int, spans: Slice, sizes: dict[str, int | None]) -> None:
+    """Does the work on a slice in the folder of the process that started the task, where relative paths begin.
+
+    Errors of the user name the node, whose files, packages and access may differ.
+    """
+    node = f"node {socket.gethostname()} of the Ray cluster"
+    _check_node(driver, node)
+    found = _file_sizes(spans)
+    if unseen := next((path for path, size in sizes.items() if found[path] != size), None):
+        raise DataError(f"{node} does not see {unseen}, or sees a file of another size there: {SHARED}")
+    try:
+        do_slice(work, driver.job, number, spans)
+    except UserError as error:
+        raise type(error)(f"{node}: {error}") from error
 
 
 @functools.lru_cache(maxsize=1)
-def _check_node(driver: Driver) -> None:
+def _check_node(driver: Driver, node: str) -> None:
     """Enters the driver's folder; raises DataError if this node does not see it, or has other versions."""
-    node = f"node {socket.gethostname()} of the Ray cluster"
     os.environ.update(driver.environment)
     try:
         os.chdir(driver.folder)
@@ -188,9 +200,6 @@ def _check_node(driver: Driver) -> None:
     except OSError:
         is_shared = False
     if not is_shared:
-        raise DataError(
-            f"{node} does not see {driver.folder / driver.plan.parent}: put output and corpus on a disk that all nodes "
-            "mount at the same path"
-        )
+        raise DataError(f"{node} does not see {driver.folder / driver.plan.parent}: {SHARED}")
     if (versions := _versions()) != driver.versions:
         raise DataError(f"{node} has {versions}, not {driver.versions}: install the same versions on all nodes")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from longmlm.data.columns import by_name, check_column, check_split_column, extent_of_table, fields_of_table
+from longmlm.data.columns import by_name, check_column, extent_of_table, fields_of_table
 from longmlm.data.delimited import BROKEN, Cells, DelimitedReader
 from longmlm.data.files import CHUNK_BYTES, Extent, Lines, Span, count_bytes, ending_of, kind_of, lines_of, open_bytes
 from longmlm.data.foreign_content import HEAD_BYTES, check_content, foreign_content, remedy_of
@@ -146,9 +146,8 @@ def _header(path: AnyPath, source: Source) -> list[str]:
         )
     if any(isinstance(_text_of_cell(name), Unreadable) for name in names):
         raise DataError(f"{path} has a header that is not UTF-8: {remedy_of(BAD_ENCODING, source.language)}")
-    for field in source.fields:
-        check_column(str(path), field, names, "; or add a header, a line of names, if it has none")
-    check_split_column(str(path), source, names)
+    for field in source.read_fields:
+        check_column(str(path), field, names, source, "; or add a header, a line of names, if it has none")
     return names
 
 

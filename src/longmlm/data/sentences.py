@@ -24,6 +24,7 @@ from jaxtyping import Int64
 from longmlm.data.vocabulary import UNSPACED
 
 TABLES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+NAMED = {word: name for name, table in TABLES.items() for word in (name, *table.get("related", "").split())}
 
 MAX_QUOTED = 80  # characters of a quotation or bracket that is passed over as a whole
 CONTEXT = 40  # characters on each side that decide
@@ -61,7 +62,6 @@ QUOTATIONS = {  # by language: what opens them, then what may close them
 }
 STRAIGHT_QUOTATION = f'(?<=")(?<![a-zA-Z0-9.,!?…]")(?=\\S)[^"]{{1,{MAX_QUOTED}}}"(?![a-zA-Z0-9])'
 
-
 Rule = tuple[tuple[str, ...], re.Pattern[str], re.Pattern[str]]
 
 
@@ -85,9 +85,7 @@ class Language:
 
 @cache
 def _language(code: str) -> Language:
-    base = code.partition("-")[0]
-    named = {word: name for name, table in TABLES.items() for word in (name, *table.get("related", "").split())}
-    name = named.get(code) or named.get(base, "und")
+    name = NAMED.get(code) or NAMED.get(code.partition("-")[0], "und")
     table = TABLES[name]
     marks = table.get("marks", "")
     abbreviations = {word: key for key in ("numbered", "last", "never") for word in table.get(key, "").split()}

@@ -65,13 +65,20 @@ def shards_of(source: Source, may_convert: bool = True) -> list[str]:
 
     Formats that only `datasets` reads, such as WebDataset, and files that it reads with options from their card, are
     downloaded and converted as a whole. Without `may_convert`, these have no files, and offline no dataset on the hub
-    has. Raises as `arrow_files` does.
+    has. Raises as `arrow_files` does, and for a converted copy in the cache where the files themselves are out of
+    reach: its slices, and so the rows, would be others.
     """
     if constants.HF_HUB_OFFLINE and not (may_convert or is_local(source)):
         return []
     if not _is_saved(source):
         builder = retry_download(_target(source), lambda: _builder(source))
         found = _data_files(builder, source)
+        if not found and builder.info.builder_name in READ:
+            raise DataError(
+                f"{source.dataset}: its files cannot be read from the hub now, and the converted copy in the cache "
+                "would give other rows: check the network and HF_HUB_OFFLINE, or name a folder that hf download "
+                "--repo-type dataset made"
+            )
         plain = (re.sub(rf"({'|'.join(COMPRESSED)})$", "", name) for name in found)
         endings = {PurePosixPath(name).suffix for name in plain}
         if found and endings <= READ.get(builder.name, set()) and not _has_options(builder, endings):

@@ -35,7 +35,16 @@ NAMED = (  # what parts of the names of exceptions mean
     ("ConnectionError", Cause.UNREACHABLE),
     ("Timeout", Cause.UNREACHABLE),
 )
-VERSIONS = ("ETag", "etag", "blob_id", "generation", "LastModified", "mtime")  # as the file systems call them
+WHOLE_FILES = ("support range requests", "streaming HTTP file")  # in errors: the server sends no parts of files
+VERSIONS = (
+    "ETag",
+    "etag",
+    "blob_id",
+    "generation",
+    "LastModified",
+    "Last-Modified",
+    "mtime",
+)  # as the file systems call them
 
 
 def check_ready(target: Target) -> None:
@@ -146,10 +155,15 @@ def reading(name: str) -> Iterator[None]:
     except UserError:
         raise
     except ImportError as error:
-        remedy = "pip install 'longmlm[remote]' installs the clients for s3:// and https://"
+        is_extra = name.startswith(("s3://", "s3a://", "http://", "https://"))
+        remedy = "pip install 'longmlm[remote]'" if is_extra else "install it with pip"
         raise DataError(f"{redact(name)}: its client is not installed ({error}): {remedy}") from None
     except Exception as error:
         failure = huggingface.translate(error) if is_hub else translate(error)
+        if any(part in str(error) for part in WHOLE_FILES):
+            raise DataError(
+                f"{redact(name)}: its server sends whole files only: download it, and name the copy"
+            ) from None
         if failure.cause is Cause.UNUSABLE:
             raise
         target = Target("hf" if is_hub else "storage", name, None, "dataset")
@@ -163,7 +177,7 @@ def translate(error: Exception) -> TransferError:
     """
     for cause in [*causes(error)][::-1]:
         status = next((getattr(cause, name, None) for name in ("status", "code", "status_code")), None)
-        message = redact(str(cause)) or type(cause).__name__
+        message = redact(str(getattr(cause, "message", "") or cause)) or type(cause).__name__
         names = " ".join(kind.__name__ for kind in type(cause).__mro__)
         if isinstance(status, int):
             return request_error(status, message)

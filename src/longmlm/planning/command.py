@@ -8,13 +8,13 @@ from transformers import PreTrainedModel
 from longmlm.artifacts.rows import RowsManifest, check_rows_fit_positions, read_rows_manifest
 from longmlm.data.corpus import Document, document_of, plan_slices
 from longmlm.data.disk import REMEDY, Sizes, result_bytes, shortage
-from longmlm.data.encoding import tokenized
+from longmlm.data.encoding import library_of, tokenized
 from longmlm.data.engine import check_splits
 from longmlm.data.files import left_out
 from longmlm.data.notes import markup_note, sampled_texts, unknown_notes
 from longmlm.data.packing import TokenizedDocument, pack
 from longmlm.data.row import LooseRows
-from longmlm.data.vocabulary import load_vocabulary, vocabulary_of_pretrained
+from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
 from longmlm.errors import ConfigError, DataError, counted
 from longmlm.evaluation.frozen import FrozenRows, check_predicts, whole
 from longmlm.evaluation.measure import measure
@@ -39,7 +39,10 @@ from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.results import result_of
 from longmlm.training.run_folder import model_or_best_checkpoint
 
-PREPARED_TOKENS_PER_SECOND = 400_000  # of one worker; RoBERTa's tokenizer encodes 430,000 to 750,000
+# Assumed of one CPU. Measured on an AMD EPYC: 163,000 to 400,000 tokens of English with tokenizers, 736,000 with
+# gigatoken; 65 MB of text in the search for exact copies, 18 MB in that for near ones.
+PREPARED_TOKENS, PREPARED_TOKENS_FAST = 250_000, 700_000
+SURVEYED_BYTES = {"exact": 65_000_000, "near": 18_000_000}
 MAX_EPOCHS = 40  # beyond which repeated text hardly lowers the loss: Muennighoff et al. 2023, arXiv:2305.16264
 TOKENS_OF_SAMPLE = 4096  # of which 15 % are masked: enough to tell a trained head from another one
 
@@ -50,6 +53,7 @@ def plan(config: PlanConfig) -> None:
     corpus, rows = planned_rows(config)
     base_positions, model = planned_model(config)
     check_base(config)
+    vocabulary = planned_vocabulary(config)
     precision = resolved_precision(recipe.precision)
     if config.gpu and recipe.precision == "auto":
         precision = "bf16" if (gpu := gpu_of(config.gpu)) is None or gpu.has_bf16 else "no"
@@ -72,10 +76,10 @@ def plan(config: PlanConfig) -> None:
         *([("sources", kind, _sources(training))] if len(training.seen) > 1 else []),
         ("memory", "estimate", _memory(training, cost, machine)),
         ("disk", "estimate", _disk(config, Sizes(model.num_parameters(), model.config.vocab_size, rows.num_tokens))),
-        ("time", "estimate", _time(training, rows, machine, config)),
+        ("time", "estimate", _time(training, machine, _prepare(config, corpus, rows, vocabulary))),
     ):
         print(f"{name:8}{known:10}{text}")
-    for note in [*planned_notes(config), *machine_notes(config)]:
+    for note in [*planned_notes(config, vocabulary), *machine_notes(config)]:
         print(note)
 
 
@@ -128,11 +132,26 @@ def _disk(config: PlanConfig, sizes: Sizes) -> str:
     return f"{text}; {problem}: {REMEDY}" if problem else text
 
 
-def _time(training: TrainingPlan, rows: RowsSize, machine: Machine, config: PlanConfig) -> str:
-    speed = PREPARED_TOKENS_PER_SECOND * (config.prepare.runtime.num_workers or 1)
-    prepare = _duration(0.0 if rows.is_exact else rows.num_tokens / speed)
-    about = f"its evaluations ({machine.tokens_per_second:,.0f} tokens/s on {machine.name})"
-    return f"training {_duration(3600 * training.hours)} with {about}, prepare {prepare}; {machine.speed_source}"
+def _time(training: TrainingPlan, machine: Machine, prepare: str) -> str:
+    about = f"{machine.tokens_per_second:,.0f} tokens/s on {machine.name}, {machine.speed_source}"
+    return f"training {_duration(3600 * training.hours)} with its evaluations ({about}); {prepare}"
+
+
+def _prepare(config: PlanConfig, corpus: CorpusSize, rows: RowsSize, vocabulary: Vocabulary | None) -> str:
+    """Returns how long prepare takes, and what that follows from."""
+    recipe, runtime = config.prepare.recipe, config.prepare.runtime
+    if rows.is_exact:
+        return "prepare is done"
+    library = library_of(vocabulary.tokenizer) if vocabulary and runtime.encoder == "auto" else "tokenizers"
+    speed = PREPARED_TOKENS if library == "tokenizers" else PREPARED_TOKENS_FAST
+    seconds, basis = rows.num_tokens / speed, f"an assumed {speed:,} tokens/s each with {library}"
+    if recipe.sought != "keep":
+        seconds += corpus.text_bytes / SURVEYED_BYTES[recipe.sought]
+        basis += f", after a search for {recipe.sought} copies"
+    if runtime.executor == "ray" and runtime.num_workers is None:
+        return f"prepare {_duration(seconds)} divided by the CPUs of the Ray cluster ({basis})"
+    num_workers = min(runtime.num_workers or 1, -(-corpus.text_bytes // recipe.slice_bytes))
+    return f"prepare {_duration(seconds / num_workers)} ({counted(num_workers, 'worker')}, {basis})"
 
 
 def _duration(seconds: float) -> str:
@@ -176,10 +195,11 @@ def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:
     corpus = corpus_size(recipe.sources)
     if not (folder / RowsManifest.FILE).is_file():
         if not corpus.not_counted:
-            check_splits(recipe, plan_slices(recipe.sources, recipe.slice_bytes))
+            check_splits(recipe, slices := plan_slices(recipe.sources, recipe.slice_bytes))
+            corpus = corpus.in_slices(slices, recipe.sources)
         elif not corpus.num_tokens:
             raise DataError(f"the size of {', '.join(corpus.not_counted)} is not known yet: run longmlm prepare first")
-        return corpus, estimated_rows([corpus_size([source]).num_tokens for source in recipe.sources], recipe)
+        return corpus, estimated_rows(corpus.tokens_per_source, recipe)
     manifest = read_rows_manifest(folder)
     if manifest.plan.row_length != recipe.row_length:
         raise DataError(
@@ -189,14 +209,21 @@ def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:
     return corpus, rows_size(manifest)
 
 
-def planned_notes(config: PlanConfig) -> list[str]:
-    """Returns notes on the corpus; without unknown tokens if the tokenizer is one that extend is still to make."""
+def planned_vocabulary(config: PlanConfig) -> Vocabulary | None:
+    """Returns the vocabulary of the rows; None if the tokenizer is one that extend is still to make."""
+    tokenizer, extend = config.prepare.recipe.tokenizer, config.extend
+    is_to_make = extend is not None and extend.output == tokenizer and not Path(tokenizer).exists()
+    return None if is_to_make else load_vocabulary(tokenizer)
+
+
+def planned_notes(config: PlanConfig, vocabulary: Vocabulary | None) -> list[str]:
+    """Returns notes on the corpus; without a vocabulary, none on unknown tokens."""
     recipe, rows = config.prepare.recipe, Path(config.pretrain.rows)
     notes = [markup_note(recipe.sources)]
-    if config.extend is None or config.extend.output != recipe.tokenizer or Path(recipe.tokenizer).exists():
+    if vocabulary:
         has_rows = (rows / RowsManifest.FILE).is_file()
         shares = read_rows_manifest(rows).report.unknown_shares if has_rows else None
-        notes += unknown_notes(recipe.sources, load_vocabulary(recipe.tokenizer), shares)
+        notes += unknown_notes(recipe.sources, vocabulary, shares)
     return [note for note in notes if note]
 
 

@@ -1,11 +1,15 @@
 """The size of a corpus and of a pipeline's results, and an estimate of tokens and rows before anything is encoded."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Self
 
 from longmlm.artifacts.rows import RowsManifest
+from longmlm.data.corpus import Slice
 from longmlm.data.disk import Sizes
 from longmlm.data.files import files_of, readable
 from longmlm.data.languages import bytes_per_token, check_language
@@ -25,15 +29,29 @@ MIN_FILL = 0.8  # of rows so short that sentences are cut
 
 @dataclass(frozen=True, slots=True)
 class CorpusSize:
-    """Number of files, their bytes, and an estimate of their tokens.
+    """Number of files, their bytes, and estimates of the bytes of their text and of the tokens of each source.
 
     `not_counted` names datasets whose files only `datasets` can read.
     """
 
     num_files: int
     num_bytes: int
-    num_tokens: int
+    text_bytes: int
+    tokens_per_source: tuple[int, ...]
     not_counted: tuple[str, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of all sources."""
+        return sum(self.tokens_per_source)
+
+    def in_slices(self, slices: Sequence[Slice], sources: Sequence[Source]) -> Self:
+        """Returns the size with the bytes of text that slices have, whatever compresses them and is beside them."""
+        sizes = Counter[int]()
+        for span in chain.from_iterable(slices):
+            sizes[span.source] += span.size
+        tokens = (sizes[number] // bytes_per_token(source.language) for number, source in enumerate(sources))
+        return replace(self, text_bytes=sizes.total(), tokens_per_source=tuple(tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +71,20 @@ class RowsSize:
 
 def corpus_size(sources: Sequence[Source]) -> CorpusSize:
     """Returns the size of the sources; raises DataError for one that prepare would refuse."""
-    num_files = num_bytes = num_tokens = 0
-    not_counted = []
+    num_files = num_bytes = num_text_bytes = 0
+    not_counted, tokens_per_source = [], []
     for source in sources:
         check_language(source.language)
         shards = shards_of(source, may_convert=False) if source.dataset else ()
         paths = [*map(located, shards)] if source.dataset else files_of(source.files)
         not_counted += [] if paths else [str(source.dataset)]
+        own_bytes = 0
         for path in paths:
             with readable(path):
-                num_files, num_bytes = num_files + 1, num_bytes + path.stat().st_size
-                num_tokens += text_bytes(path) // bytes_per_token(source.language)
-    return CorpusSize(num_files, num_bytes, num_tokens, tuple(not_counted))
+                num_bytes, own_bytes = num_bytes + path.stat().st_size, own_bytes + text_bytes(path)
+        num_files, num_text_bytes = num_files + len(paths), num_text_bytes + own_bytes
+        tokens_per_source.append(own_bytes // bytes_per_token(source.language))
+    return CorpusSize(num_files, num_bytes, num_text_bytes, tuple(tokens_per_source), tuple(not_counted))
 
 
 def estimated_rows(tokens_per_source: Sequence[int], recipe: PrepareRecipe) -> RowsSize:

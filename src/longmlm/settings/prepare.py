@@ -76,6 +76,10 @@ class Source:
         """The fields to read: those that hold the text and, if it is set, split_field."""
         return self.fields if self.split_field is None else (*self.fields, self.split_field)
 
+    def setting_of(self, field: str) -> str:
+        """Returns the name of the setting that names a field."""
+        return "split_field" if field not in self.fields else "text_fields" if self.text_fields else "text_field"
+
     def name_of(self, path: str) -> str:
         """Returns the name of a source's file in messages: its path, or the split that it is a copy or a part of."""
         parts = (self.dataset, self.subset, self.split)
