@@ -68,6 +68,11 @@ class Row:
     def __len__(self) -> int:
         return len(self.input_ids)
 
+    @property
+    def document_lengths(self) -> tuple[int, ...]:
+        """The tokens of each document: a separator counts with the document that it ends, [CLS] with the first."""
+        return tuple(np.diff([0, *self.document_starts[1:], len(self)]).tolist())
+
     def document_offsets(self, positions: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
         """Returns how many tokens after the start of its document in this row each position is."""
         starts = np.concatenate([[0], self.document_starts]).astype(np.int64)
