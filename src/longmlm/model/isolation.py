@@ -44,7 +44,10 @@ def isolation_mask(encoder: PreTrainedModel, batch: MlmBatch) -> Tensor | dict[s
         masks["sliding_attention"] = masks["full_attention"] & is_near
     if attention_name(encoder) == "eager":
         lowest = torch.finfo(torch.float32).min
-        masks = {name: mask.new_zeros(mask.shape, dtype=torch.float32).masked_fill_(~mask, lowest) for name, mask in masks.items()}
+        masks = {
+            name: mask.new_zeros(mask.shape, dtype=torch.float32).masked_fill_(~mask, lowest)
+            for name, mask in masks.items()
+        }
     return masks if len(masks) > 1 else masks["full_attention"]
 
 

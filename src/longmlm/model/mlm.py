@@ -130,7 +130,7 @@ class MlmObjective(nn.Module):
         return None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
 
     def _packing(self, batch: MlmBatch) -> dict[str, Any]:
-        """Returns the arguments that keep the rows of a packed batch separate, or its documents if they are isolated."""
+        """Returns the arguments that keep the rows of a packed batch, or its isolated documents, separate."""
         device, num_tokens = batch.input_ids.device, batch.input_ids.numel()
         lengths = torch.tensor(batch.row_lengths).to(device, non_blocking=True)
         ends = lengths.cumsum(0)

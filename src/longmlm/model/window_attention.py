@@ -102,9 +102,8 @@ def window_attention(
     if packed_rows:
 
         def attend(*rows: Tensor) -> Tensor:
-            *states, is_token = rows
-            states = [one.transpose(1, 2) for one in states]
-            return window_attention(module, *states, is_token, window=window, **options)[0]
+            q, k, v = (one.transpose(1, 2) for one in rows[:3])
+            return window_attention(module, q, k, v, rows[3], window=window, **options)[0]
 
         tokens = [one[0].transpose(0, 1) for one in (query, key, value)]
         return by_row(packed_rows.lengths, tokens, attend).unsqueeze(0), None
