@@ -27,7 +27,7 @@ from longmlm.stages.extend import extend
 from longmlm.stages.release import release
 from longmlm.training.run_folder import best_checkpoint
 from tests.support.families import demo_texts
-from tests.support.tiny import LONG_POSITIONS, tiny_folder, with_fresh_process_state
+from tests.support.tiny import LONG_POSITIONS, prove_in_this_process, tiny_folder, with_fresh_process_state
 from tests.support.training import (
     assert_same_model,
     losses,
@@ -77,6 +77,7 @@ def test_documents_stay_isolated_until_the_model_is_released(window, settings, t
     assert evaluated.accuracy("long_after") == pytest.approx(read_provenance(best).trained.accuracy)
     page = (tmp_path / "evaluation" / "index.html").read_text()
     assert "whole rows (each document by itself)" in page and "no token attends to another document" in page
+    prove_in_this_process(monkeypatch)
     release(
         ReleaseConfig(
             model=str(best),
