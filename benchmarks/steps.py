@@ -58,7 +58,10 @@ def roberta_config(num_layers: int, width: int, vocabulary: int, num_positions: 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of a RoBERTa model, its dropout, and the number and length of rows in a step."""
+    """The size of a RoBERTa model, its dropout, and the number and length of rows in a step.
+
+    Documents have `document_tokens` on average, at most four times as many; by default, a row is one document.
+    """
 
     name: str
     num_layers: int
@@ -68,6 +71,8 @@ class Shape:
     dropout: float
     num_rows: int = 1
     num_steps: int = 2
+    document_tokens: int | None = None
+    isolates_documents: bool = False
 
     @property
     def model_label(self) -> str:
@@ -107,10 +112,18 @@ class Shape:
         size = ((WARM_UP_STEPS + self.num_steps) * self.num_rows, self.row_length)
         return np.random.default_rng(0).integers(300, 8000, size)
 
+    def document_starts(self, row_id: int) -> np.ndarray:
+        """Returns where the documents of a row begin, with exponentially distributed lengths."""
+        mean = self.document_tokens or 4 * self.row_length
+        lengths = np.random.default_rng(row_id).exponential(mean, self.row_length).clip(8, 4 * mean).astype(int)
+        starts = np.cumsum([1, *lengths])
+        return starts[starts < self.row_length - 1] if self.document_tokens else starts[:1]
+
     def masked_row(self, row_id: int, maskable: Maskable, masking: Masking) -> MaskedRow:
         """Returns a row under longmlm's mask of the first epoch; rows repeat after the last."""
         row_id %= len(self.rows())
-        row = Row(self.rows()[row_id], np.array([1]), np.array([0]))
+        starts = self.document_starts(row_id)
+        row = Row(self.rows()[row_id], starts, np.zeros_like(starts))
         return mask_row(row, maskable, masking, 0, 0, row_id)
 
 
@@ -154,13 +167,14 @@ def own_step(
     recipe = PretrainRecipe(num_steps=1, batch_tokens=shape.row_length, learning_rate=RATE, precision=precision)
     accelerator, numbers = Accelerator(), itertools.count()
     use_packed_attention(model)
-    backend = PlainBackend.wrap(accelerator, MlmObjective(model, precision).train(), recipe)
+    backend = PlainBackend.wrap(accelerator, MlmObjective(model, precision, shape.isolates_documents).train(), recipe)
 
     def step() -> Tensor:
         first = next(numbers) * shape.num_rows
         row_ids = range(first, first + shape.num_rows)
         masked = [shape.masked_row(row_id, vocabulary.maskable, masking) for row_id in row_ids]
-        batch = collate(masked, pad=None).to(accelerator.device)
+        pad = None if backend.objective.reads_packed_batches else model.config.pad_token_id
+        batch = collate(masked, pad, isolates_documents=shape.isolates_documents).to(accelerator.device)
         loss = backend.forward(batch)["mlm"][0] / len(batch.labels)
         backend.backward(loss)
         backend.step(RATE)

@@ -54,6 +54,28 @@ def test_a_run_that_resumes_does_not_need_the_model_that_it_started_from(pretrai
     check_inputs(pretrain)
 
 
+def test_documents_that_cannot_be_isolated_are_refused_before_training(
+    pretrain: PretrainConfig, tmp_path: Path
+) -> None:
+    base = tmp_path / "deberta"
+    base.mkdir()
+    write_json(
+        base / "config.json", {"model_type": "deberta-v2", "max_position_embeddings": 512, "conv_kernel_size": 3}
+    )
+    (base / "model.safetensors").touch()
+    started = replace(pretrain, start=Start(checkpoint=str(base)))
+    check_inputs(started)
+    isolated = replace(started, recipe=replace(pretrain.recipe, isolate_documents=True))
+    with pytest.raises(ModelError, match="deberta mixes neighbouring tokens in a convolution.*: remove recipe.isolate"):
+        check_inputs(isolated)
+    check_inputs(replace(isolated, start=Start(checkpoint=MINI)))
+    manifest = json.loads((Path(pretrain.rows) / "manifest.json").read_bytes())
+    manifest["plan"]["packing"] = "doc-sentences"
+    write_json(Path(pretrain.rows) / "manifest.json", manifest)
+    with pytest.raises(DataError, match="isolate_documents has no effect, since every row .* has one document"):
+        check_inputs(replace(isolated, start=Start(checkpoint=MINI)))
+
+
 def test_a_pipeline_needs_what_its_unfinished_stages_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for check in ("check_model", "config_of_model"):
         monkeypatch.setattr(inputs, check, lambda name, *_: checked.append(name))

@@ -16,7 +16,7 @@ from tokenizers.models import WordLevel
 from longmlm.artifacts.metrics import MetricsFile, TargetMetrics, TrainingMetrics
 from longmlm.data.corpus import SetAside, write_set_aside
 from longmlm.data.row import Row
-from longmlm.data.rows import open_shard
+from longmlm.data.rows import open_shard, shard_schema
 from longmlm.errors import FAILED, PROBLEMS, UNSUPPORTED, UNUSABLE, FolderError, explained, naming, system_error
 from longmlm.folders import new_folder, write_text
 from longmlm.reports.charts import Chart, Series, write_png
@@ -34,7 +34,7 @@ CHART = Chart("accuracy", ("step", "%"), [Series("a", "blue", [1.0, 2.0], [1.0, 
 
 
 def write_rows(path: Path) -> None:
-    with open_shard(path, 60_000) as shard:
+    with open_shard(path, shard_schema(60_000)) as shard:
         shard.write([ROW] * 10)
 
 

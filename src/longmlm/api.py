@@ -200,7 +200,8 @@ def evaluate(
     and `num_selected`. A row has the same mask in every evaluation, so models can be compared. A model that reads less
     than a row needs a view: "cut" shows it the first `base_positions` tokens, "windows" all of them, piece by piece.
     What the base model reaches with "cut" is the accuracy to recover. A model whose longmlm.json records a window
-    attends within it. `recipe`, a longmlm.settings.evaluate.EvaluateRecipe, sets number of rows, masks and precision.
+    attends within it, and one that was trained with isolate_documents reads each document of a row by itself. `recipe`,
+    a longmlm.settings.evaluate.EvaluateRecipe, sets number of rows, masks and precision.
 
     Raises DataError without rows, for rows of another tokenizer or longer than the model reads, ModelError for a model
     without an MLM head or too few embeddings for the tokenizer, ValueError for a setting that is out of range.
@@ -219,7 +220,8 @@ def evaluate(
     held_out = LooseRows(arguments.checked_rows(rows, vocabulary))
     if not len(held_out):
         raise DataError("there are no rows to evaluate on")
-    num_positions, extension = architecture_of(model).num_positions, _origin(model).provenance.extension
+    num_positions, provenance = architecture_of(model).num_positions, _origin(model).provenance
+    extension = provenance.extension
     block = extension.base_positions if extension else num_positions
     if base_positions is not None:  # two special tokens and one token of text
         block = arguments.checked_number("base_positions", base_positions, 3)
@@ -230,7 +232,7 @@ def evaluate(
             f"view='cut' or 'windows' and at most {num_positions} base_positions"
         )
     frozen = FrozenRows(held_out, settings.held_out, maskable, vocabulary.special)
-    objective = MlmObjective(model, resolved_precision(settings.precision))
+    objective = MlmObjective(model, resolved_precision(settings.precision), provenance.isolates_documents)
     viewer = viewer_of(view, block, vocabulary.special)
     with attending_within(model, Window.of(extension)):
         return measure(objective, frozen, viewer, block, accelerator=None)

@@ -23,7 +23,7 @@ from longmlm.validation import validated
 Settings = TypeVar("Settings")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRow(Row):
     """A row that `pack` made, with the fingerprint of its tokenizer."""
 

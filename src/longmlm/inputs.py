@@ -14,7 +14,15 @@ from typing import Any
 from longmlm.artifacts.evaluation import EVALUATION_FILES, Evaluation, read_evaluation
 from longmlm.artifacts.fine_tuned import fine_tuned_folder
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
-from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
+from longmlm.artifacts.rows import (
+    SPLITS,
+    RowsManifest,
+    Split,
+    check_rows_fit_positions,
+    check_rows_mix_documents,
+    read_rows_manifest,
+    shards_of,
+)
 from longmlm.batches.sampling import mixture_of
 from longmlm.data.corpus import check_fields, check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
@@ -27,6 +35,7 @@ from longmlm.hubs.models import check_model, config_of_model, local_weights, rea
 from longmlm.hubs.publish import check_can_publish
 from longmlm.model.families import (
     check_architecture,
+    check_can_isolate,
     check_has_position_table,
     check_num_positions,
     num_usable_positions,
@@ -38,7 +47,7 @@ from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, StageConfig
 from longmlm.settings.prepare import PrepareConfig, Source
-from longmlm.settings.pretrain import PretrainConfig, Start
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of
 from longmlm.settings.shipped import bundled_resolved
@@ -114,7 +123,7 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
                 check_installed(stage.tracking.tracker)
                 if (Path(stage.rows) / RowsManifest.FILE).is_file():
                     mixture_of(stage.recipe.weights, read_rows_manifest(Path(stage.rows)).sources("train"))
-                num_positions = _positions_of_start(stage.start, made, needs_all) or num_positions
+                num_positions = _positions_of_start(stage, made, needs_all) or num_positions
             case EvaluateConfig():
                 _check_model(stage.base, made, needs_all)
     if num_positions is not None:
@@ -213,16 +222,19 @@ def _check_pretrain(config: PretrainConfig) -> None:
     manifest = _check_rows(config.rows, SPLITS)
     if manifest:
         mixture_of(config.recipe.weights, manifest.sources("train"))
+    if manifest and config.recipe.isolate_documents:
+        check_rows_mix_documents(manifest.plan, config.rows)
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
     _check_extended(config.start.checkpoint, config.run)
-    num_positions = _positions_of_start(config.start)
+    num_positions = _positions_of_start(config)
     if manifest and num_positions is not None:
         check_rows_fit_positions(manifest.plan.row_length, num_positions, config.start.name)
 
 
-def _positions_of_start(start: Start, made: Collection[str] = (), needs_weights: bool = True) -> int | None:
+def _positions_of_start(pretrain: PretrainConfig, made: Collection[str] = (), needs_weights: bool = True) -> int | None:
     """Returns the usable positions of the model that training starts from; None if only loading can tell."""
+    start = pretrain.start
     if start.checkpoint is None:
         name = str(start.architecture)
         config = SimpleNamespace(**read_architecture(name))
@@ -232,6 +244,8 @@ def _positions_of_start(start: Start, made: Collection[str] = (), needs_weights:
         return None
     else:
         config = config_of_model(name, start.revision, needs_weights)
+    if pretrain.recipe.isolate_documents and hasattr(config, "model_type"):
+        check_can_isolate(config, name)
     return _positions_of(config, name)
 
 

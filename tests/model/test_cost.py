@@ -1,5 +1,7 @@
 """Estimated costs of training, compared with what torch counts while training."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -8,7 +10,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from longmlm.batches.collate import MlmBatch
 from longmlm.model import cost, mlm
 from longmlm.model.architecture import set_dropout
-from longmlm.model.cost import USED_SHARE, Cost, Work, cost_of, gpu_of, peak_flops
+from longmlm.model.cost import USED_SHARE, Cost, Work, cost_of, document_length, gpu_of, peak_flops
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
@@ -91,6 +93,34 @@ def test_a_window_makes_cost_and_memory_linear_in_the_row_length() -> None:
     assert windowed[60].attention_flop_per_token == 12 * 2 * (10 + 1 + 10 + 1) * width
     assert full[60].attention_flop_per_token == 12 * 2 * 60 * width
     assert windowed[60].row_bytes == 2 * windowed[30].row_bytes
+
+
+def test_attention_to_isolated_documents_costs_as_much_as_their_length() -> None:
+    assert document_length((0, 0, 0, 0, 0, 0, 3, 1), 512) == round((3 * 96**2 + 192**2) / (3 * 96 + 192))
+    assert document_length((0, 0, 0, 0, 0, 0, 3, 1), 100) == round((3 * 96**2 + 192 * 100) / (3 * 96 + 192))
+    assert document_length((0, 0), 512) == document_length((), 512) == 512
+    whole, isolated = Work(60, 0.15, False), Work(60, 0.15, False, document_length=20)
+    packed, padded = tiny_model("roberta", 1, num_positions=64), tiny_model("nomic_bert", 0, num_positions=64)
+    width = packed.config.hidden_size
+    saved = cost_of(packed, whole).flop_per_token - cost_of(packed, isolated).flop_per_token
+    assert saved == 12 * 2 * 40 * width
+    assert cost_of(packed, isolated).row_bytes == cost_of(packed, whole).row_bytes
+    assert cost_of(padded, isolated).flop_per_token == cost_of(padded, whole).flop_per_token  # it computes all pairs
+    use_window(packed, Window(5, 1))
+    assert cost_of(packed, isolated).attention_flop_per_token == 12 * 2 * (5 + 1 + 5 + 1) * width
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("family", ["modernbert", "mpnet", "nomic_bert", "deberta-v2"])
+def test_memory_of_a_row_of_isolated_documents_is_what_autograd_keeps_of_it(family: str, precision: str) -> None:
+    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(family, **SIZES, **WIDE[family]))
+    objective = MlmObjective(model, precision, isolates_documents=True).train()
+    set_dropout(objective, 0.0)
+    one, two = (
+        saved_bytes(objective, replace(batch_of(512, rows), isolated_lengths=(200, 312) * rows)) for rows in (1, 2)
+    )
+    predicted = cost_of(model, Work(512, 1 / 8, precision != "no", document_length=300)).row_bytes
+    assert predicted == pytest.approx(two - one, rel=0.2)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])

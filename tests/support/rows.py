@@ -20,7 +20,7 @@ from longmlm.artifacts.rows import (
     read_rows_manifest,
 )
 from longmlm.data.row import Row
-from longmlm.data.rows import open_shard
+from longmlm.data.rows import open_shard, shard_schema
 
 SPLIT = {
     "documents": 10,
@@ -64,7 +64,7 @@ def manifest_of(row_length: int) -> dict[str, Any]:
 
 
 def write_shard(path: Path, rows: Iterable[Row], vocabulary_size: int) -> None:
-    with open_shard(path, vocabulary_size) as shard:
+    with open_shard(path, shard_schema(vocabulary_size)) as shard:
         shard.write(rows)
 
 

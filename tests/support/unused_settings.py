@@ -37,6 +37,7 @@ REFUSED = (
     Refused("run", 'language = "zh"', OWN_SOURCE, "source"),
     Refused("run", 'text_field = "label"', OWN_SOURCE, "source"),
     Refused("run", "pretrain.runtime.stop_when_recovered = true", "extension = false", "extension"),
+    Refused("run", "pretrain.recipe.isolate_documents = true", 'prepare.recipe.packing = "doc-sentences"', "packing"),
     Refused("prepare", "public = true", "", "publish", HUB),
     Refused("prepare", "public = true", FOLDER, "publish", HUB),
     Refused("prepare", 'revision = "main"', "", "publish", HUB),

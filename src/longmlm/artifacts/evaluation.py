@@ -57,7 +57,7 @@ class Evaluation(Artifact):
     """Accuracies by view, the run's curve, and masks filled in by the latest long model.
 
     `position_starts` are the first positions of the bins in Measured.positions, `precision` is that of the computation.
-    `sha256` is the hash of the content.
+    In `isolated` views, the model read each document of a row by itself. `sha256` is the hash of the content.
     """
 
     FILE: ClassVar[str] = "evaluation.json"
@@ -73,6 +73,7 @@ class Evaluation(Artifact):
     gains: tuple[OffsetGain, ...] = ()
     curve: tuple[EvaluationMetrics, ...] = ()
     examples: tuple[FilledMask, ...] = ()
+    isolated: tuple[ViewName, ...] = ()
     sha256: str = ""
 
     @property

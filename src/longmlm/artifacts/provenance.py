@@ -109,7 +109,8 @@ class TrainingRecord:
     """What a model was trained on, and its held-out accuracy in percent at that step, if it was evaluated there.
 
     `precision`, `held_out` and `rows_sha256` say how the accuracy was measured, if that is known. `rows` names rows on
-    a hub. `exported_accuracy` is that of the released files themselves.
+    a hub. `exported_accuracy` is that of the released files themselves. With `isolate_documents`, no token attended to
+    another document of its row.
     """
 
     row_length: int
@@ -123,6 +124,7 @@ class TrainingRecord:
     files_sha256: tuple[str, ...] = ()
     dataset_commits: tuple[str, ...] = ()
     exported_accuracy: float | None = None
+    isolate_documents: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,11 @@ class Provenance(Artifact):
     def is_extended(self) -> bool:
         """Whether extend wrote this model, or the one that its training started from."""
         return self.extension is not None or self.added_tokens is not None
+
+    @property
+    def isolates_documents(self) -> bool:
+        """Whether the model was trained, in its last run, to read each document of a row by itself."""
+        return self.trained is not None and self.trained.isolate_documents
 
     def of_run(self, start: ModelSource) -> Self:
         """Returns the history of a run that starts from the model at `start`, whose own history this is."""

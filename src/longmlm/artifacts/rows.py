@@ -247,6 +247,15 @@ def check_rows_fit_positions(row_length: int, num_positions: int, name: str) -> 
         )
 
 
+def check_rows_mix_documents(plan: RowsPlan, name: str) -> None:
+    """Raises DataError if every row has one document, so that there is nothing to isolate."""
+    if plan.packing == "doc-sentences":
+        raise DataError(
+            f"recipe.isolate_documents has no effect, since every row of {name} has one document (packing = "
+            "doc-sentences): remove it"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStamp(SourceFile):
     """A source file as it was when it was hashed."""

@@ -20,7 +20,9 @@ class MlmBatch:
 
     `attention_mask` is None when all rows are equally long. In a packed batch, `input_ids` is one sequence in which the
     rows follow each other, and `row_lengths` has their lengths; else it is empty. `selected` holds indices into the
-    flattened `input_ids`, `labels` the original tokens there. `row_ids` identify the rows.
+    flattened `input_ids`, `labels` the original tokens there. `row_ids` identify the rows. If documents are isolated,
+    `isolated_lengths` has the lengths of the parts of the flattened `input_ids` that attend to themselves only: each
+    document and, in a padded batch, the padding of each row.
     """
 
     input_ids: Int64[Tensor, "rows length"]
@@ -29,6 +31,7 @@ class MlmBatch:
     labels: Int64[Tensor, " selected"]
     row_ids: tuple[int, ...] = ()
     row_lengths: tuple[int, ...] = field(default=(), kw_only=True)
+    isolated_lengths: tuple[int, ...] = field(default=(), kw_only=True)
 
     @property
     def num_targets(self) -> dict[Target, int]:
@@ -73,14 +76,20 @@ def _joined_rows(
     return torch.from_numpy(padded), attention_mask, np.arange(len(rows)) * lengths.max()
 
 
-def collate(masked: Sequence[MaskedRow], pad: int | None, row_ids: Sequence[int] = ()) -> MlmBatch:
+def collate(
+    masked: Sequence[MaskedRow], pad: int | None, row_ids: Sequence[int] = (), isolates_documents: bool = False
+) -> MlmBatch:
     """Returns masked rows as one batch: padded on the right to the longest, or packed if `pad` is None."""
     rows = [item.row for item in masked]
     input_ids, attention_mask, starts = _joined_rows([row.input_ids for row in rows], pad)
     selected = [start + item.selected for start, item in zip(starts, masked, strict=True)]
     lengths = tuple(map(len, rows)) if pad is None else ()
     labels = _joined([item.labels for item in masked])
-    return MlmBatch(input_ids, attention_mask, _joined(selected), labels, tuple(row_ids), row_lengths=lengths)
+    batch = MlmBatch(input_ids, attention_mask, _joined(selected), labels, tuple(row_ids), row_lengths=lengths)
+    if not isolates_documents:
+        return batch
+    parts = [[*row.document_lengths, *([] if pad is None else [input_ids.shape[1] - len(row)])] for row in rows]
+    return replace(batch, isolated_lengths=tuple(length for part in parts for length in part if length))
 
 
 def _joined(columns: Sequence[np.ndarray]) -> Int64[Tensor, " n"]:

@@ -27,7 +27,7 @@ from longmlm.settings.masking import Masking
 class Recipe:
     """All that the global batches depend on, except for the rows; without `pad`, micro-batches are packed.
 
-    Without a mixture, every row is drawn equally often.
+    Without a mixture, every row is drawn equally often. `isolates_documents` is for `collate`.
     """
 
     seed: int
@@ -36,6 +36,7 @@ class Recipe:
     vocabulary: Maskable
     pad: int | None
     mixture: Mixture | None = None
+    isolates_documents: bool = False
 
 
 def check_rows_fit_model(
@@ -107,5 +108,11 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
         lengths = np.array([len(one.row) for one in masked])
         parts = micro_batches(lengths, self.rows_per_step, self.num_processes, self.rows_per_micro_batch)
         return tuple(
-            collate([masked[place] for place in part], recipe.pad, share.row_ids[part].tolist()) for part in parts
+            collate(
+                [masked[place] for place in part],
+                recipe.pad,
+                share.row_ids[part].tolist(),
+                recipe.isolates_documents,
+            )
+            for part in parts
         )

@@ -36,18 +36,23 @@ class TokenizedSentence:
     """
 
     input_ids: UInt32[np.ndarray, " tokens"]
+    is_word_start: Bool[np.ndarray, " tokens"] | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
     def part(self, begin: int, end: int) -> Self:
         """Returns the tokens begin to end - 1."""
-        return replace(self, input_ids=self.input_ids[begin:end])
+        is_word_start = None if self.is_word_start is None else self.is_word_start[begin:end]
+        return replace(self, input_ids=self.input_ids[begin:end], is_word_start=is_word_start)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row from packing to the model: tokens with special tokens, and the start and source of each document's part.
+
+    Rows that were prepared with `pairs` know the start of each sentence and the low 32 bits of the hash of each
+    document's text, those prepared with `words` at which tokens a word starts; elsewhere these are None.
 
     A new column is a field here, a line in `shard_schema` and a line in `collate`; whoever cuts rows or replaces tokens
     uses the two methods.
@@ -56,9 +61,17 @@ class Row:
     input_ids: Integer[np.ndarray, " tokens"]
     document_starts: Integer[np.ndarray, " documents"]
     document_sources: Integer[np.ndarray, " documents"]
+    document_hashes: Integer[np.ndarray, " documents"] | None = None
+    sentence_starts: Integer[np.ndarray, " sentences"] | None = None
+    is_word_start: Bool[np.ndarray, " tokens"] | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+    @property
+    def document_lengths(self) -> tuple[int, ...]:
+        """The tokens of each document: a separator counts with the document that it ends, [CLS] with the first."""
+        return tuple(np.diff([0, *self.document_starts[1:], len(self)]).tolist())
 
     def document_offsets(self, positions: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
         """Returns how many tokens after the start of its document in this row each position is."""
@@ -73,11 +86,18 @@ class Row:
         """Returns the positions begin to end - 1 between special tokens of their own, so that `begin` moves to 1."""
         first = max(0, int(np.searchsorted(self.document_starts, begin, side="right")) - 1)
         last = int(np.searchsorted(self.document_starts, end))
+        hashes, sentences, words = self.document_hashes, self.sentence_starts, self.is_word_start
+        if sentences is not None:
+            of_first = max(0, int(np.searchsorted(sentences, begin, side="right")) - 1)
+            sentences = sentences[of_first : int(np.searchsorted(sentences, end))]
         return replace(
             self,
             input_ids=np.concatenate([[special.cls], self.input_ids[begin:end], [special.sep]]),
             document_starts=np.maximum(self.document_starts[first:last], begin) - begin + 1,
             document_sources=self.document_sources[first:last],
+            document_hashes=None if hashes is None else hashes[first:last],
+            sentence_starts=None if sentences is None else np.maximum(sentences, begin) - begin + 1,
+            is_word_start=None if words is None else np.concatenate([[False], words[begin:end], [False]]),
         )
 
 

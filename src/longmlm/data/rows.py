@@ -23,16 +23,16 @@ ROWS_PER_RECORD_BATCH = 512
 COLUMNS = [column.name for column in fields(Row)]
 
 
-def shard_schema(vocabulary_size: int) -> pa.Schema:
-    """Returns the columns of a shard, token ids in the smallest type that holds the vocabulary."""
+def shard_schema(vocabulary_size: int, pairs: bool = False, words: bool = False) -> pa.Schema:
+    """Returns the columns of a shard, token ids in the smallest type that holds the vocabulary.
+
+    `pairs` and `words` add what such rows know besides.
+    """
     id_type = {2: pa.uint16(), 4: pa.uint32()}[token_bytes(vocabulary_size)]
-    return pa.schema(
-        {
-            "input_ids": pa.list_(id_type),
-            "document_starts": pa.list_(pa.int32()),
-            "document_sources": pa.list_(pa.uint16()),
-        }
-    )
+    columns = {"input_ids": id_type, "document_starts": pa.int32(), "document_sources": pa.uint16()}
+    columns |= {"document_hashes": pa.uint32(), "sentence_starts": pa.int32()} if pairs else {}
+    columns |= {"is_word_start": pa.bool_()} if words else {}
+    return pa.schema({name: pa.list_(kind) for name, kind in columns.items()})
 
 
 @dataclass(slots=True)
@@ -71,9 +71,8 @@ def _list_array(values: Sequence[np.ndarray], kind: pa.ListType) -> pa.ListArray
 
 
 @contextmanager
-def open_shard(path: Path, vocabulary_size: int, aside: Path | None = None) -> Iterator[Shard]:
+def open_shard(path: Path, schema: pa.Schema, aside: Path | None = None) -> Iterator[Shard]:
     """Yields the shard to write rows into; its file appears under its name when the block succeeds."""
-    schema = shard_schema(vocabulary_size)
     with replaced_file(path, aside) as partial:
         with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
             shard = Shard(writer, schema)
@@ -95,7 +94,8 @@ class Rows:
 
     def __getitem__(self, row_id: int) -> Row:
         record = cast(pa.Table, self.table[int(row_id)])
-        return Row(**{name: record.column(name).to_numpy()[0].astype(np.int64) for name in COLUMNS})
+        columns = {name: record.column(name).to_numpy()[0] for name in record.column_names}
+        return Row(**{name: it if it.dtype == bool else it.astype(np.int64) for name, it in columns.items()})
 
     @property
     def row_length(self) -> int:
@@ -129,7 +129,8 @@ def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
         verify(folder, f"{split}/")
     shards = shards_of(manifest, split, folder)
     table = cast(Dataset, concatenate_datasets([Dataset.from_file(str(shard)) for shard in shards]))
-    return Rows(cast(Dataset, table.select_columns(COLUMNS).with_format("arrow")), manifest, split)
+    columns = [name for name in COLUMNS if name in table.column_names]
+    return Rows(cast(Dataset, table.select_columns(columns).with_format("arrow")), manifest, split)
 
 
 def pin_rows(name: str, earlier: str | None = None) -> str:

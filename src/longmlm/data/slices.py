@@ -31,7 +31,7 @@ from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
 from longmlm.data.row import Row, TokenizedSentence
-from longmlm.data.rows import Shard, open_shard
+from longmlm.data.rows import Shard, open_shard, shard_schema
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, counted
 from longmlm.folders import seal, sync
@@ -189,7 +189,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
             hashes[split].append(text_key)
             if split not in open_rows:
                 path = job.shard_path(split, number)
-                opened = shards.enter_context(open_shard(path, vocabulary.size, job.unfinished_folder))
+                opened = shards.enter_context(open_shard(path, shard_schema(vocabulary.size), job.unfinished_folder))
                 open_rows[split] = OpenRow(recipe.row_length - 2, vocabulary.special, is_within_character), opened
             row, shard = open_rows[split]
             counted = TokenizedDocument(counts[split].count_sentences(sentences, document.source), document.source)

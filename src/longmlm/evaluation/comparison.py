@@ -60,13 +60,17 @@ def compare(
 ) -> Evaluation:
     """Returns the accuracy of every view of the base model, and of the models before and after training.
 
-    `sources` says which of these two exist. If the base model reads whole rows, each model has a single view. The last
-    model fills in the examples. Raises ModelError for a base model of a shorter length that predicts nothing.
+    `sources` says which of these two exist. If the base model reads whole rows, each model has a single view. A model
+    that was trained on isolated documents reads them so. The last model fills in the examples. Raises ModelError for a
+    base model of a shorter length that predicts nothing.
     """
     row_length, precision = frozen.rows.row_length, resolved_precision(recipe.precision)
     base_positions = min(architecture_of(models[0].model).num_positions, row_length)
     cut_row, row_windows = (viewer_of(view, base_positions, frozen.special) for view in ("cut", "windows"))
-    base, *long = [MlmObjective(loaded.model.to(accelerator.device), precision) for loaded in models]
+    base, *long = [
+        MlmObjective(loaded.model.to(accelerator.device), precision, loaded.provenance.isolates_documents)
+        for loaded in models
+    ]
     subjects: dict[ViewName, Subject] = {"base_cut": Subject(base, cut_row), "base_windows": Subject(base, row_windows)}
     if sources.before:
         subjects["long_before"] = Subject(long[0], whole)
@@ -90,6 +94,7 @@ def compare(
         gains=gains_by_offset(found),
         curve=curve,
         examples=tuple(examples),
+        isolated=tuple(name for name, subject in subjects.items() if subject.objective.isolates_documents),
     ).signed()
 
 

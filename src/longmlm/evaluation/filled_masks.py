@@ -41,7 +41,9 @@ def filled_masks(
         for row_id, masked, position in _late_masks(frozen, num_examples):
             tokens = frozen.rows[row_id].input_ids
             row = MaskedRow(masked.row, np.array([position]), tokens[[position]])
-            logits = objective.logits(collate([row], frozen.special.pad).to(device))[0]
+            isolates = objective.isolates_documents
+            pad = None if isolates and objective.reads_packed_batches else frozen.special.pad
+            logits = objective.logits(collate([row], pad, isolates_documents=isolates).to(device))[0]
             probabilities, guesses = logits.softmax(-1).topk(NUM_GUESSES)
             before, after = _context(tokens, position, frozen.special)
             true_id = int(tokens[position])

@@ -126,7 +126,8 @@ def _predicted(
     objective: MlmObjective, inputs: Sequence[Input], pad: int, device: torch.device
 ) -> Float[Tensor, "3 selected"]:
     """Returns for each selected token a 1, whether it is predicted correctly (1 or 0), and its loss."""
-    batch = collate([one.view for one in inputs], None if objective.reads_packed_batches else pad)
+    is_packed, isolates = objective.reads_packed_batches, objective.isolates_documents
+    batch = collate([one.view for one in inputs], None if is_packed else pad, isolates_documents=isolates)
     losses, is_correct = objective.predict(batch.to(device))
     return torch.stack([torch.ones_like(losses), is_correct.to(losses), losses])
 
@@ -157,7 +158,8 @@ def check_packed_attention(objective: MlmObjective, frozen: FrozenRows) -> tuple
     masked = [frozen.masked(row_id) for row_id in frozen.row_ids[: min(NUM_PACKED_ROWS, frozen.rows_per_batch)]]
     try:
         with inference(objective):
-            batches = [collate(masked, pad).to(objective.model.device) for pad in (frozen.special.pad, None)]
+            isolates, device = objective.isolates_documents, objective.model.device
+            batches = [collate(masked, pad, (), isolates).to(device) for pad in (frozen.special.pad, None)]
             padded, packed = (float(objective(batch)["mlm"].loss_sum) / len(batch.labels) for batch in batches)
         is_equal = abs(packed - padded) <= MAX_DIFFERENCE
         reason = "" if is_equal else f"gives a loss of {packed:.3f}, padded rows {padded:.3f}"

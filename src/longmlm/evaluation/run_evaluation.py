@@ -56,10 +56,11 @@ class RunEvaluation:
                 )
             self.accelerator.print(f"the base model {name} is not on this machine: base_cut is not measured")
             return None
-        model = with_tokens_of(load_model(name, revision), self.tokenizer).model.to(self.accelerator.device)
+        loaded = with_tokens_of(load_model(name, revision), self.tokenizer)
+        model, isolates = loaded.model.to(self.accelerator.device), loaded.provenance.isolates_documents
         heartbeat()
         view = viewer_of("cut", self.base_positions, self.frozen.special)
-        base = MlmObjective(model, self.objective.precision)
+        base = MlmObjective(model, self.objective.precision, isolates)
         measured = self._measure(base, view, between_rows, "base model")
         check_predicts(measured.whole, self.frozen, view, name)
         return measured

@@ -70,6 +70,15 @@ def check_architecture(config: Any, name: str) -> None:
         )
 
 
+def check_can_isolate(config: Any, name: str) -> None:
+    """Raises ModelError for a model in which tokens see their neighbours by other means than attention."""
+    if config.model_type == "deberta-v2" and getattr(config, "conv_kernel_size", 0):
+        raise ModelError(
+            f"{name} mixes neighbouring tokens in a convolution (conv_kernel_size = {config.conv_kernel_size} in its "
+            "config.json), which does not stop at documents: remove recipe.isolate_documents"
+        )
+
+
 def has_head(config: Any, weight_names: Collection[str]) -> bool:
     """Returns whether some of these weights are of the family's MLM head; True if their names do not say.
 

@@ -13,7 +13,9 @@ from transformers import PreTrainedModel
 from longmlm.batches.collate import MlmBatch, Target
 from longmlm.model.architecture import NUM_GLOBAL, layers_of, parts_of
 from longmlm.model.families import RELEASED_FAMILIES
-from longmlm.model.packed_attention import ATTENTION_NAME, PackedRows, attention_name
+from longmlm.model.isolation import deberta_states, isolation_mask
+from longmlm.model.packed_attention import ATTENTION_NAME, PackedRows, attention_name, by_row
+from longmlm.model.window_attention import window_of
 from longmlm.settings.pretrain import ComputePrecision
 
 MAX_LOGITS = 2**26  # computed at a time, 256 MiB in fp32; the backward pass holds three times as much
@@ -38,11 +40,15 @@ class MlmObjective(nn.Module):
 
     The head computes at most MAX_LOGITS logits at a time: with 50,265 tokens in the vocabulary, those of 1,335
     positions. If a batch has more, it computes them again in the backward pass. Without `has_full_parameters`, it
-    computes all logits at once, because every rank has to call the head equally often.
+    computes all logits at once, because every rank has to call the head equally often. `isolates_documents` says that
+    it is given batches in which documents are isolated.
     """
 
-    def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
+    def __init__(
+        self, model: PreTrainedModel, precision: ComputePrecision = "no", isolates_documents: bool = False
+    ) -> None:
         super().__init__()
+        self.isolates_documents = isolates_documents
         self.model, self.parts, self.has_full_parameters = model, parts_of(model), True
         self.precision: ComputePrecision = precision
         if precision != "no":
@@ -87,8 +93,10 @@ class MlmObjective(nn.Module):
 
     @property
     def reads_packed_batches(self) -> bool:
-        """Whether the model can read packed batches; it can always read padded ones."""
-        return attention_name(self.encoder) == ATTENTION_NAME
+        """Whether the model can read packed batches; otherwise, it reads padded ones."""
+        config = self.encoder.config
+        takes_no_mask = window_of(config) is not None or config.model_type in RELEASED_FAMILIES
+        return attention_name(self.encoder) == ATTENTION_NAME or (self.isolates_documents and takes_no_mask)
 
     def autocast(self, like: Tensor) -> torch.autocast:
         """Returns the context that computes in the objective's precision on the device of `like`."""
@@ -97,33 +105,51 @@ class MlmObjective(nn.Module):
 
     def hidden_states(self, batch: MlmBatch) -> Float[Tensor, "rows length width"]:
         """Returns the last hidden states."""
-        more = self._packing(batch) if batch.row_lengths else self._global_tokens(batch)
+        if batch.isolated_lengths and self.encoder.config.model_type in RELEASED_FAMILIES:
+            return self._states_by_document(batch)
+        if batch.isolated_lengths and self.encoder.config.model_type.startswith("deberta"):
+            return deberta_states(self.encoder, batch)
+        more = self._packing(batch) if batch.row_lengths else self._global_tokens(batch.input_ids)
         mask = self.attention_mask(batch)
         return self.encoder(input_ids=batch.input_ids, attention_mask=mask, **more).last_hidden_state
 
-    def attention_mask(self, batch: MlmBatch) -> Tensor | None:
+    def _states_by_document(self, batch: MlmBatch) -> Float[Tensor, "1 tokens width"]:
+        """Returns the last hidden states of a released Longformer: each document of a packed batch is a row to it."""
+
+        def encode(input_ids: Tensor, position_ids: Tensor, is_token: Tensor) -> Tensor:
+            more = self._global_tokens(input_ids) | {"attention_mask": is_token.long(), "position_ids": position_ids}
+            return self.encoder(input_ids=input_ids, **more).last_hidden_state
+
+        states = batch.input_ids[0], self._packing(batch)["position_ids"][0]
+        return by_row(batch.isolated_lengths, states, encode).unsqueeze(0)
+
+    def attention_mask(self, batch: MlmBatch) -> Any:
         """Returns the mask that the encoder gets."""
+        if batch.isolated_lengths and not batch.row_lengths:
+            return isolation_mask(self.encoder, batch)
         return None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
 
     def _packing(self, batch: MlmBatch) -> dict[str, Any]:
-        """Returns the arguments that keep the rows of a packed batch separate."""
+        """Returns the arguments that keep the rows of a packed batch, or its isolated documents, separate."""
         device, num_tokens = batch.input_ids.device, batch.input_ids.numel()
         lengths = torch.tensor(batch.row_lengths).to(device, non_blocking=True)
         ends = lengths.cumsum(0)
         begins = torch.repeat_interleave(ends - lengths, lengths, output_size=num_tokens)
         positions = torch.arange(num_tokens, device=device) - begins + self.parts.position_offset
-        packed_rows = PackedRows(batch.row_lengths, nn.functional.pad(ends, (1, 0)))
+        if batch.isolated_lengths:
+            ends = torch.tensor(batch.isolated_lengths).cumsum(0).to(device, non_blocking=True)
+        packed_rows = PackedRows(batch.isolated_lengths or batch.row_lengths, nn.functional.pad(ends, (1, 0)))
         arguments = {"position_ids": positions.unsqueeze(0), "packed_rows": packed_rows}
         if hasattr(self.encoder.embeddings, "token_type_embeddings"):
             arguments["token_type_ids"] = torch.zeros_like(batch.input_ids)
         return arguments
 
-    def _global_tokens(self, batch: MlmBatch) -> dict[str, Any]:
+    def _global_tokens(self, input_ids: Int[Tensor, "rows length"]) -> dict[str, Any]:
         """Returns the argument that a released Longformer with global tokens needs; no argument for other models."""
         config = self.encoder.config
         if config.model_type not in RELEASED_FAMILIES or not (number := getattr(config, NUM_GLOBAL, 0)):
             return {}
-        is_global = torch.zeros_like(batch.input_ids)
+        is_global = torch.zeros_like(input_ids)
         is_global[:, :number] = 1
         return {"global_attention_mask": is_global}
 

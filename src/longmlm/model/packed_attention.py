@@ -11,13 +11,13 @@ In bf16, chunks round scores and probabilities to bf16, as transformers' eager a
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 from torch.nested import nested_tensor_from_jagged
 from torch.nn.functional import scaled_dot_product_attention
@@ -62,6 +62,26 @@ class PackedRows(NamedTuple):
         """The tokens of each row."""
         ends = itertools.accumulate(self.lengths)
         return [slice(end - length, end) for length, end in zip(self.lengths, ends, strict=True)]
+
+
+def by_row(
+    lengths: Sequence[int], states: Sequence[Shaped[Tensor, "tokens *size"]], function: Callable[..., Tensor]
+) -> Shaped[Tensor, "tokens *result"]:
+    """Returns what a function of padded rows computes of packed rows: it gets the states, and which of them are tokens.
+
+    It is called for groups of rows, the longest of which is less than twice as long as the shortest: rows of 3 9 2
+    tokens form the groups [[0 1 2], [12 13 .]] and [[3 4 ... 11]], in which the dot is padding.
+    """
+    sizes, device, outputs, order = torch.tensor(lengths), states[0].device, [], []
+    starts, magnitudes = sizes.cumsum(0) - sizes, torch.tensor([length.bit_length() for length in lengths])
+    for magnitude in magnitudes.unique():
+        rows = (magnitudes == magnitude).nonzero()  # a column
+        index = torch.arange(int(sizes[rows].max()))
+        is_token = (index < sizes[rows]).to(device)
+        places = (starts[rows] + index.minimum(sizes[rows] - 1)).to(device)
+        outputs.append(function(*(one[places] for one in states), is_token)[is_token])
+        order.append(places[is_token])
+    return torch.cat(outputs)[torch.cat(order).argsort()]
 
 
 def packed_attention(

@@ -27,6 +27,7 @@ from longmlm.model.packed_attention import (
     AttentionOptions,
     ChunkedAttention,
     attention_name,
+    by_row,
     can_use_packed_attention,
 )
 from longmlm.model.window import Window
@@ -89,17 +90,30 @@ def window_attention(
 ) -> tuple[Float[Tensor, "rows length heads head_dim"], None]:
     """Computes attention within the window, in the form that transformers expects; see `packed_attention`.
 
-    Raises ModelError for a mask other than a padding mask.
+    In a packed batch it stays within a row, whose own first tokens are global. Raises ModelError for a mask other than
+    a padding mask.
     """
+    packed_rows = options.pop("packed_rows", None)
+    dropout, scale = options.get("dropout", 0.0), options.get("scaling") or query.shape[-1] ** -0.5
+    own, is_trained = AttentionOptions(dropout, scale, window), torch.is_grad_enabled() and query.requires_grad
+    is_in_chunks = query.device.type == "cpu" and (dropout or is_trained)
+    if packed_rows and is_in_chunks:
+        return ChunkedAttention.apply(query, key, value, packed_rows.slices, own), None
+    if packed_rows:
+
+        def attend(*rows: Tensor) -> Tensor:
+            q, k, v = (one.transpose(1, 2) for one in rows[:3])
+            return window_attention(module, q, k, v, rows[3], window=window, **options)[0]
+
+        tokens = [one[0].transpose(0, 1) for one in (query, key, value)]
+        return by_row(packed_rows.lengths, tokens, attend).unsqueeze(0), None
     if attention_mask is not None and attention_mask.ndim != query.ndim - 2:
         raise ModelError("a model with a window takes an attention mask of shape (rows, tokens) only")
     if window.covers(query.shape[2]):
         mask = None if attention_mask is None else attention_mask[:, None, None, :].expand(-1, 1, query.shape[2], -1)
         output, _ = sdpa_attention_forward(cast(Any, module), query, key, value, mask, **options)
         return output, None
-    dropout, scale = options.get("dropout", 0.0), options.get("scaling") or query.shape[-1] ** -0.5
-    own, is_trained = AttentionOptions(dropout, scale, window), torch.is_grad_enabled() and query.requires_grad
-    if query.device.type == "cpu" and (dropout or is_trained):
+    if is_in_chunks:
         lengths = _row_lengths(attention_mask, query)
         if lengths is not None:
             return chunk_by_chunk(query, key, value, lengths, own), None

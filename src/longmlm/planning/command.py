@@ -22,7 +22,7 @@ from longmlm.folders import GB, free_bytes
 from longmlm.hubs.datasets import is_local
 from longmlm.hubs.weight_names import weights_here
 from longmlm.model.architecture import architecture_of, dropout_of, set_dropout
-from longmlm.model.cost import GPUS, Cost, Work, cost_of, gpu_of
+from longmlm.model.cost import GPUS, Cost, Work, cost_of, document_length, gpu_of
 from longmlm.model.families import check_num_positions
 from longmlm.model.loading import load_model, meta_model
 from longmlm.model.mlm import MlmObjective
@@ -57,12 +57,14 @@ def plan(config: PlanConfig) -> None:
     precision = resolved_precision(recipe.precision)
     if config.gpu and recipe.precision == "auto":
         precision = "bf16" if (gpu := gpu_of(config.gpu)) is None or gpu.has_bf16 else "no"
+    row_length = config.prepare.recipe.row_length
     work = Work(
-        row_length=config.prepare.recipe.row_length,
+        row_length=row_length,
         selected_fraction=recipe.masking.selected_fraction,
         is_half=precision != "no",
         is_checkpointed=runtime.activation_checkpointing,
         has_gpu=bool(config.gpu) or torch.cuda.is_available(),
+        document_length=document_length(rows.document_lengths, row_length) if recipe.isolate_documents else None,
     )
     cost = cost_of(model, work)
     machine = planned_machine(config, model, cost, work)

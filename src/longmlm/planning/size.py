@@ -59,6 +59,7 @@ class RowsSize:
     """Content tokens and rows of both splits, and the mean fill of a training row.
 
     `sources` has the numbers of training rows and tokens by the name of each source; it is empty if rows mix sources.
+    `document_lengths` are those of a SplitReport; empty until they are known.
     """
 
     num_tokens: int
@@ -67,6 +68,7 @@ class RowsSize:
     mean_fill: float
     is_exact: bool
     sources: dict[str, tuple[int, int]] = field(default_factory=dict)
+    document_lengths: tuple[int, ...] = ()
 
 
 def corpus_size(sources: Sequence[Source]) -> CorpusSize:
@@ -118,6 +120,7 @@ def rows_size(manifest: RowsManifest) -> RowsSize:
         mean_fill=train.fill_rate,
         is_exact=True,
         sources=manifest.sources("train"),
+        document_lengths=train.document_lengths,
     )
 
 

@@ -33,16 +33,15 @@ def cpu_tokens_per_second(config: PretrainedConfig, work: Work, dropout: float) 
     """Returns the tokens per second of this CPU, measured in a few seconds.
 
     Training with one and with three layers on short rows gives the time of a layer, and of embeddings and head.
-    Attention, whose time per token grows with the tokens attended to, is measured separately, on a row of
-    `row_length` tokens but at most 1024.
+    Attention, whose time per token grows with the tokens attended to, is measured separately, on a row of as many
+    tokens as it is computed over, but at most 1024.
     """
+    attended = work.attended_length(config)
     shallow, deep = _seconds_of(_step(config, 1, work, dropout), _step(config, 3, work, dropout))
     per_token = (shallow + (config.num_hidden_layers - 1) * (deep - shallow) / 2) / (NUM_ROWS * SHORT_LENGTH)
-    (attention,) = _seconds_of(_attention(config, work, dropout, length := min(work.row_length, 1024)))
+    (attention,) = _seconds_of(_attention(config, work, dropout, length := min(attended, 1024)))
     window = window_of(config)
-    short, measured, long = (
-        window.num_attended(one) if window else one for one in (SHORT_LENGTH, length, work.row_length)
-    )
+    short, measured, long = (window.num_attended(one) if window else one for one in (SHORT_LENGTH, length, attended))
     per_token += config.num_hidden_layers * attention / (length * measured) * max(0, long - short)
     return 1 / (per_token * (4 / 3 if work.is_checkpointed else 1))
 

@@ -120,7 +120,7 @@ def exported_accuracy(
         model = AutoModelForMaskedLM.from_pretrained(folder, dtype="float32")
         tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     precision = supported_precision(reported.precision)
-    objective = MlmObjective(model, precision)
+    objective = MlmObjective(model, precision, provenance.isolates_documents)
     if objective.parts.num_positions < rows.row_length:
         return None
     vocabulary = vocabulary_of_pretrained(tokenizer, str(folder))

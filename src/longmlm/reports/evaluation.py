@@ -42,6 +42,11 @@ BY_SOURCE = (
     "The same accuracies by source, with the loss of the latest long model in nats per token, and what it has "
     "recovered: the accuracy of long_after minus that of base_cut, in percentage points."
 )
+BY_ITSELF = " (each document by itself)"
+BY_ITSELF_MEANS = (
+    "Each document by itself: no token attends to another document of its row, as in the training of this model. The "
+    "other models read a row as one text."
+)
 TILES: tuple[ViewName, ...] = ("long_after", "base_cut", "base_windows", "long_before")
 
 
@@ -66,7 +71,7 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
     by_source = sources_table(evaluation)
     sections = [
         Section("Accuracy", _caption(evaluation), accuracy_table(evaluation)),
-        Section("What the columns mean", "", _explanations(evaluation)),
+        Section("What the columns mean", BY_ITSELF_MEANS if evaluation.isolated else "", _explanations(evaluation)),
         *([Section("By source", BY_SOURCE, by_source)] if by_source.lines else []),
         Section("By block of positions", bars, _blocks_chart(evaluation)),
         Section("By position", finer, _positions_chart(evaluation)),
@@ -82,10 +87,11 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
         sections.append(Section("Recovery during training", _recovery_text(evaluation), _recovery_chart(evaluation)))
     if evaluation.examples:
         rows = counted(len(evaluation.examples), "row")
+        read = "this document of the row" if evaluation.latest_view in evaluation.isolated else "the whole row"
         text = (
             f"Predictions of {evaluation.latest_view} at the last masked position of {rows}, "
-            "spread evenly over the held-out split, not hand-picked. The model read the whole row, in which other "
-            "tokens were masked too; the highlighted word is the original."
+            f"spread evenly over the held-out split, not hand-picked. The model read {read}, in which other tokens "
+            "were masked too; the highlighted word is the original."
         )
         sections.append(Section("Masks near the end of a long row", text, evaluation.examples))
     sources = evaluation.sources
@@ -148,7 +154,7 @@ def _is_at_own_length(evaluation: Evaluation) -> bool:
 
 def _explanations(evaluation: Evaluation) -> dict[str, str]:
     explanations = EXPLANATIONS | (AT_OWN_LENGTH if _is_at_own_length(evaluation) else {})
-    return {name: explanations[name] for name in _views(evaluation)}
+    return {name: explanations[name] + BY_ITSELF * (name in evaluation.isolated) for name in _views(evaluation)}
 
 
 def _views(evaluation: Evaluation) -> list[ViewName]:

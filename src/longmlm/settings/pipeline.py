@@ -11,7 +11,7 @@ from longmlm.settings.prepare import PrepareConfig, source_names
 from longmlm.settings.pretrain import PretrainConfig, weights_problem
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.shipped import BUNDLED, bundled_resolved, is_same_path
-from longmlm.settings.tables import Table, merged, nested, table_at, with_arrays
+from longmlm.settings.tables import Table, Unused, merged, nested, table_at, with_arrays
 
 OUTPUT_SETTINGS = (  # stage, the setting that holds its output path, the default folder name
     ("prepare", "output", "rows"),
@@ -92,6 +92,12 @@ class ResolvedPipeline(Pipeline):
                 "extend.recipe.new_head leaves no base model to evaluate: train the head at the model's own length "
                 "first, with extension = false and new_head = true under [pretrain.start]"
             )
+
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        if self.prepare.recipe.packing == "doc-sentences":
+            reason = "with prepare.recipe.packing = doc-sentences, since every row has one document: remove it"
+            yield ("pretrain.recipe.isolate_documents",), reason
 
     @property
     def stages(self) -> dict[str, StageConfig]:

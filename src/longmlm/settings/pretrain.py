@@ -92,6 +92,8 @@ class PretrainRecipe:
     `{ share = 0.3 }`, its share of the training tokens. By default, every row is seen equally often."""
     masking: Masking = field(default_factory=Masking)
     held_out: HeldOut = field(default_factory=HeldOut)
+    isolate_documents: bool = False
+    """Let no token attend to another document of its row; positions count on through the row."""
 
     def __post_init__(self) -> None:
         if self.num_steps < 1 or self.batch_tokens < 1 or not 0 < self.learning_rate < math.inf:

@@ -15,8 +15,8 @@ from accelerate import Accelerator
 from transformers import PreTrainedModel
 
 from longmlm.artifacts.artifact import to_toml
-from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
-from longmlm.artifacts.rows import SPLITS
+from longmlm.artifacts.provenance import Extension, ModelSource, Provenance
+from longmlm.artifacts.rows import SPLITS, check_rows_mix_documents
 from longmlm.artifacts.run import CheckpointState, MicroBatch
 from longmlm.batches.sampling import mixture_of
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
@@ -29,23 +29,24 @@ from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.folders import MANIFEST, sha256_of
 from longmlm.hubs.models import snapshot_of
 from longmlm.model.architecture import architecture_of, set_dropout
-from longmlm.model.cost import Work, cost_of, peak_flops
+from longmlm.model.cost import Work, cost_of, document_length, peak_flops
+from longmlm.model.families import check_can_isolate
 from longmlm.model.loading import LoadedModel, load_model, new_model
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
-from longmlm.model.packed_attention import use_packed_attention
+from longmlm.model.packed_attention import ATTENTION_NAME, attention_name, use_packed_attention
 from longmlm.model.position_table import rebuild_positions
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first
 from longmlm.runtime.launch import launch, resolved_precision, seed_process, shut_down
 from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
-from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe
+from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import check_room, run_precision
 from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch, zero_stage
 from longmlm.training.loop import start, train, write_summary
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
-from longmlm.training.run import Run, RunRecord, Task
+from longmlm.training.run import Run, RunRecord, Task, training_record
 from longmlm.training.run_folder import (
     VerifiedCheckpoint,
     check_still_newest,
@@ -112,7 +113,8 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions, config.start.name)
     prepare_model(loaded.model, config, provenance.extension)
-    run = new_run(config, accelerator, MlmObjective(loaded.model, precision), rows.row_length)
+    objective = MlmObjective(loaded.model, precision, config.recipe.isolate_documents)
+    run = new_run(config, accelerator, objective, rows)
     evaluation = run_evaluation(config, run, loaded, vocabulary, provenance.extension)
     architecture = config.start.architecture
     record = RunRecord(
@@ -120,7 +122,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         settings=to_toml(config),
         recipe=config.recipe,
         provenance=provenance,
-        trained_on=training_record(config, rows, precision),
+        trained_on=training_record(config.recipe, rows, config.rows, precision),
         carried=loaded.carried,
         cursor=0 if newest.folder else first_cursor(provenance.started_from, rows, config.recipe, accelerator),
         rows_plan=rows.manifest.plan,
@@ -143,7 +145,12 @@ def resume_point(config: PretrainConfig, accelerator: Accelerator) -> tuple[Veri
 
 
 def prepare_model(model: PreTrainedModel, config: PretrainConfig, extension: Extension | None) -> None:
-    """Makes a loaded model train as the settings say: its positions, dropout, attention and activations."""
+    """Makes a loaded model train as the settings say: its positions, dropout, attention and activations.
+
+    Raises ModelError if documents are to be isolated in a model that cannot do so.
+    """
+    if config.recipe.isolate_documents:
+        check_can_isolate(model.config, config.start.name)
     rebuild_positions(model, extension)
     if config.recipe.dropout is not None:
         set_dropout(model, config.recipe.dropout)
@@ -152,16 +159,17 @@ def prepare_model(model: PreTrainedModel, config: PretrainConfig, extension: Ext
         checkpoint_activations(model)
 
 
-def new_run(config: PretrainConfig, accelerator: Accelerator, objective: MlmObjective, row_length: int) -> Run:
+def new_run(config: PretrainConfig, accelerator: Accelerator, objective: MlmObjective, rows: Rows) -> Run:
     """Returns the run of a model, wrapped for its backend, with the cost of a step."""
     recipe, runtime, stage = config.recipe, config.runtime, zero_stage(accelerator)
-    is_half = objective.precision != "no"
+    is_half, lengths = objective.precision != "no", rows.manifest.report.train.document_lengths
     work = Work(
-        row_length=row_length,
+        row_length=rows.row_length,
         selected_fraction=recipe.masking.selected_fraction,
         is_half=is_half,
         is_checkpointed=runtime.activation_checkpointing,
         has_all_logits=stage == PARTITIONED_PARAMETERS,
+        document_length=document_length(lengths, rows.row_length) if recipe.isolate_documents else None,
     )
     cost, num_parameters = cost_of(objective.model, work), objective.model.num_parameters()
     peak = (runtime.peak_flops or peak_flops()) if is_half else None
@@ -187,7 +195,7 @@ def run_evaluation(
     frozen = FrozenRows(
         held_out, config.recipe.held_out, vocabulary.maskable, vocabulary.special, rows_per_evaluation_batch(run)
     )
-    if objective.reads_packed_batches and run.accelerator.device.type != "cpu":
+    if attention_name(objective.encoder) == ATTENTION_NAME and run.accelerator.device.type != "cpu":
         for note in check_packed_attention(objective, frozen):
             run.accelerator.print(note)
     return RunEvaluation(
@@ -215,6 +223,8 @@ def training_rows(
         accelerator.print(f"{config.rows}: the rows stay those that the run started with, {name}")
     local_main_first(accelerator, lambda: [open_named_rows(name, split) for split in SPLITS])
     rows = open_named_rows(name, "train", verified=False)
+    if config.recipe.isolate_documents:
+        check_rows_mix_documents(rows.manifest.plan, name)
     check_same_on_all_ranks(accelerator, rows.sha256, f"other rows in {name}")
     return replace(config, rows=name), rows
 
@@ -262,22 +272,6 @@ def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, 
     return num_rows
 
 
-def training_record(config: PretrainConfig, rows: Rows, precision: ComputePrecision) -> TrainingRecord:
-    """Returns what longmlm.json records of a training run, before its first step."""
-    sources = rows.manifest.plan.sources
-    return TrainingRecord(
-        row_length=rows.row_length,
-        steps=0,
-        tokens=0,
-        precision=precision,
-        held_out=config.recipe.held_out,
-        rows=config.rows if config.rows.startswith("hf:") else None,
-        rows_sha256=rows.sha256,
-        files_sha256=tuple(file.sha256 for source in sources for file in source.files),
-        dataset_commits=tuple(source.commit for source in sources if source.commit),
-    )
-
-
 def step_batches(
     run: Run, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocabulary, saved: MicroBatch | None
 ) -> StepBatches:
@@ -295,6 +289,7 @@ def step_batches(
         batch = f"a global batch of {counted(num_rows, 'whole row')} has {tokens:,} tokens"
         accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
     pad = None if run.backend.objective.reads_packed_batches else vocabulary.special.pad
-    drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad, mixture)
+    isolates = recipe.isolate_documents
+    drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad, mixture, isolates)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

@@ -11,10 +11,11 @@ from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.artifacts.rows import RowsPlan
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.batches.steps import StepBatches
+from longmlm.data.rows import Rows
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.model.carried import Carried
 from longmlm.model.cost import Cost
-from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
+from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe, PretrainRuntime
 from longmlm.training.backend import Backend
 
 
@@ -49,6 +50,23 @@ class RunRecord:
             rows_plan=self.rows_plan,
             architecture_sha256=self.architecture_sha256,
         )
+
+
+def training_record(recipe: PretrainRecipe, rows: Rows, rows_name: str, precision: ComputePrecision) -> TrainingRecord:
+    """Returns what longmlm.json records of a training run, before its first step."""
+    sources = rows.manifest.plan.sources
+    return TrainingRecord(
+        row_length=rows.row_length,
+        steps=0,
+        tokens=0,
+        precision=precision,
+        held_out=recipe.held_out,
+        rows=rows_name if rows_name.startswith("hf:") else None,
+        rows_sha256=rows.sha256,
+        files_sha256=tuple(file.sha256 for source in sources for file in source.files),
+        dataset_commits=tuple(source.commit for source in sources if source.commit),
+        isolate_documents=recipe.isolate_documents,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,76 @@
+"""Compares training steps with isolate_documents and without, on rows of short documents.
+
+The same rows of random tokens are trained on in bf16 by RoBERTa, which reads packed batches and attends to less, and by
+a ModernBERT of the same size, which reads padded ones and masks what it computes. The peer is longmlm, too.
+
+    python benchmarks/isolation.py [--quick]
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from paired import Comparison, Way, run
+from steps import BASE, SMALL, WARM_UP_STEPS, Shape, own_step
+from transformers import ModernBertConfig, ModernBertForMaskedLM, PreTrainedModel
+
+DOCUMENT_TOKENS = 150
+ROBERTA, MODERNBERT = "RoBERTa", "ModernBERT"
+SHAPES = ((4, 512), (1, 1536))  # rows of a step, tokens of a row
+
+
+def modernbert(shape: Shape) -> PreTrainedModel:
+    """Returns an untrained ModernBERT of about this shape, without dropout, as in its own config."""
+    torch.manual_seed(0)
+    config = ModernBertConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.width // 64,
+        intermediate_size=2 * shape.width,
+        max_position_embeddings=shape.row_length,
+        **dict.fromkeys(("bos_token_id", "cls_token_id"), 0),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
+        pad_token_id=1,
+    )
+    return ModernBertForMaskedLM(config).train()
+
+
+def steps(shape: Shape, family: str) -> Callable[[], int]:
+    """Returns a function that runs training steps, after the warm-up steps."""
+    step = own_step(shape, shape.roberta() if family == ROBERTA else modernbert(shape))
+    for _ in range(WARM_UP_STEPS):
+        step()
+
+    def work() -> int:
+        for _ in range(shape.num_steps):
+            step()
+        return shape.num_steps * shape.tokens_per_step
+
+    return work
+
+
+def comparison(shape: Shape, family: str) -> Comparison:
+    """Returns the comparison for this shape."""
+    isolated = replace(shape, isolates_documents=True)
+    model = f"{family} ({shape.num_layers} x {shape.width}), {shape.num_rows} x {shape.row_length} tokens"
+    label = f"{model}, documents of {shape.document_tokens} on average, dropout {shape.dropout}, bf16"
+    return Comparison(
+        label, Way("isolated", partial(steps, isolated, family)), Way("not isolated", partial(steps, shape, family))
+    )
+
+
+def comparisons(size: Shape) -> list[Comparison]:
+    """Returns those of this size: RoBERTa with dropout and without, ModernBERT without."""
+    shapes = [
+        replace(size, num_rows=rows, row_length=length, document_tokens=DOCUMENT_TOKENS, dropout=dropout)
+        for rows, length in SHAPES
+        for dropout in (0.1, 0.0)
+    ]
+    families = [(ROBERTA, shapes), (MODERNBERT, [shape for shape in shapes if not shape.dropout])]
+    return [comparison(shape, family) for family, own in families for shape in own]
+
+
+if __name__ == "__main__":
+    run("isolated documents", __doc__ or "", comparisons(replace(BASE, vocabulary=8192)), comparisons(SMALL))
