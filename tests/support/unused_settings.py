@@ -45,6 +45,9 @@ REFUSED = (
     Refused("prepare", 'card.license = "mit"', "", "publish", HUB),
     Refused("prepare", 'card.data = ["novels"]', "", "publish", HUB),
     Refused("prepare", "recipe.prevent_leaks = true", 'recipe.duplicates = "near"', "duplicates"),
+    Refused(
+        "prepare", "recipe.short_row_share = 0.1", "", "pairs", "recipe = {pairs = true, packing = 'doc-sentences'}"
+    ),
     Refused("prepare", 'recipe.sources.0.subset = "x"', "", "dataset", None),
     Refused("prepare", 'recipe.sources.0.split = "x"', "", "dataset", None),
     Refused("prepare", 'recipe.sources.0.revision = "x"', "", "dataset", None),

@@ -83,6 +83,8 @@ class RowsPlan:
     recipe_version: int
     duplicates: Duplicates = "keep"
     prevent_leaks: bool = False
+    pairs: bool = False
+    short_row_share: float = 0.0
 
     def without_paths(self) -> Self:
         """Returns the plan with the last parts of local paths only."""
