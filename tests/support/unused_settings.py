@@ -18,6 +18,7 @@ HUB = 'publish = "hf:owner/name"\ncard.license = "mit"'
 FOLDER = 'publish = "folder:x"\ncard.license = "mit"'
 OWN_SOURCE = 'corpus = "-"\nprepare.recipe.sources = [{files = ["a.csv"], language = "de", text_field = "text"}]'
 UNTRAINED = 'start = {checkpoint = "-", architecture = "a", tokenizer = "b"}'
+PAIRS = 'recipe = {pairs = true, packing = "doc-sentences"}'
 DECAY, WINDOW = 'recipe.schedule = "constant-then-decay"', "recipe.attention_window = 64"
 TRACKED, TENSORBOARD = 'tracking.tracker = "wandb"', 'tracking.tracker = "tensorboard"'
 

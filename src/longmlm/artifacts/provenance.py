@@ -1,10 +1,6 @@
-"""longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on.
+"""longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on."""
 
-The manifest of a release records what the release was made from, under `released_from`.
-"""
-
-import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -13,10 +9,7 @@ from longmlm.errors import counted
 from longmlm.settings.extend import NUM_GLOBAL_TOKENS, SMOOTH_TERMS, USED_BY, ExtendRecipe, Initialisation, PositionMode
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
-from longmlm.settings.release import ReleaseCard, ReleaseRecipe
 from longmlm.settings.shipped import is_same_path
-
-RELEASED_FROM = "released_from"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,20 +166,3 @@ def read_provenance(folder: str | Path) -> Provenance:
     """
     path = Path(folder) / Provenance.FILE
     return read(Provenance, path) if path.exists() else Provenance()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasedFrom:
-    """The settings of a release, and what identifies its model, rows, base model and evaluation."""
-
-    recipe: ReleaseRecipe
-    card: ReleaseCard
-    model_sha256: str
-    rows_sha256: str
-    base: ModelSource | None
-    evaluation_sha256: str | None
-
-    @property
-    def content(self) -> dict[str, object]:
-        """All of it, as it is read back from JSON."""
-        return json.loads(json.dumps(asdict(self)))

@@ -10,8 +10,9 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from longmlm.batches.masking import MaskedRow
+from longmlm.batches.pairs import NO_PAIR, PairedRow
 
-Target = Literal["mlm"]  # what a loss is of
+Target = Literal["mlm", "pair"]  # what a loss is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,9 @@ class MlmBatch:
     `attention_mask` is None when all rows are equally long. In a packed batch, `input_ids` is one sequence in which the
     rows follow each other, and `row_lengths` has their lengths; else it is empty. `selected` holds indices into the
     flattened `input_ids`, `labels` the original tokens there. `row_ids` identify the rows.
+
+    A batch of pairs has token types; `pair_starts` are the indices of the first tokens of its pairs, `pair_labels`
+    whether the second segment is a negative (1) or not (0). Rows that are no pair are left out there.
     """
 
     input_ids: Int64[Tensor, "rows length"]
@@ -29,11 +33,15 @@ class MlmBatch:
     labels: Int64[Tensor, " selected"]
     row_ids: tuple[int, ...] = ()
     row_lengths: tuple[int, ...] = field(default=(), kw_only=True)
+    token_type_ids: Int64[Tensor, "rows length"] | None = field(default=None, kw_only=True)
+    pair_starts: Int64[Tensor, " pairs"] | None = field(default=None, kw_only=True)
+    pair_labels: Int64[Tensor, " pairs"] | None = field(default=None, kw_only=True)
 
     @property
     def num_targets(self) -> dict[Target, int]:
-        """The number of selected tokens."""
-        return {"mlm": len(self.labels)}
+        """The numbers of selected tokens and, in a batch of pairs, of pairs."""
+        pairs: dict[Target, int] = {} if self.pair_labels is None else {"pair": len(self.pair_labels)}
+        return {"mlm": len(self.labels), **pairs}
 
     @property
     def num_tokens(self) -> int:
@@ -80,7 +88,19 @@ def collate(masked: Sequence[MaskedRow], pad: int | None, row_ids: Sequence[int]
     selected = [start + item.selected for start, item in zip(starts, masked, strict=True)]
     lengths = tuple(map(len, rows)) if pad is None else ()
     labels = _joined([item.labels for item in masked])
-    return MlmBatch(input_ids, attention_mask, _joined(selected), labels, tuple(row_ids), row_lengths=lengths)
+    batch = MlmBatch(input_ids, attention_mask, _joined(selected), labels, tuple(row_ids), row_lengths=lengths)
+    pairs = [row for row in rows if isinstance(row, PairedRow)]
+    return _with_pairs(batch, pairs, starts) if pairs else batch
+
+
+def _with_pairs(batch: MlmBatch, pairs: Sequence[PairedRow], starts: Int64[np.ndarray, " rows"]) -> MlmBatch:
+    """Returns the batch of these pairs, which begin at `starts`, with token types and labels."""
+    types = [(np.arange(len(row)) >= row.second_start).astype(np.int64) for row in pairs]
+    token_type_ids, _, _ = _joined_rows(types, None if batch.row_lengths else 0)
+    labels = np.array([row.label for row in pairs])
+    is_pair = labels != NO_PAIR
+    pair_starts, pair_labels = torch.from_numpy(starts[is_pair]), torch.from_numpy(labels[is_pair])
+    return replace(batch, token_type_ids=token_type_ids, pair_starts=pair_starts, pair_labels=pair_labels)
 
 
 def _joined(columns: Sequence[np.ndarray]) -> Int64[Tensor, " n"]:

@@ -11,7 +11,8 @@ from huggingface_hub.constants import REPOCARD_NAME
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import PICTURES
-from longmlm.artifacts.provenance import RELEASED_FROM, Provenance, ReleasedFrom, read_provenance
+from longmlm.artifacts.provenance import Provenance, read_provenance
+from longmlm.artifacts.released import RELEASED_FROM, ReleasedFrom
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from longmlm.settings.masking import HeldOut, Masking
+from longmlm.settings.masking import HeldOut, Masking, Pairs
 from longmlm.settings.tables import Unused
 
 MAX_BATCH_TOKENS = 100_000_000
@@ -91,6 +91,7 @@ class PretrainRecipe:
     """For each source, by name: how often its rows are seen, relative to those of the others (1 if not named), or
     `{ share = 0.3 }`, its share of the training tokens. By default, every row is seen equally often."""
     masking: Masking = field(default_factory=Masking)
+    pairs: Pairs | None = None
     held_out: HeldOut = field(default_factory=HeldOut)
 
     def __post_init__(self) -> None:
