@@ -14,7 +14,15 @@ from typing import Any
 from longmlm.artifacts.evaluation import EVALUATION_FILES, Evaluation, read_evaluation
 from longmlm.artifacts.fine_tuned import fine_tuned_folder
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
-from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
+from longmlm.artifacts.rows import (
+    SPLITS,
+    RowsManifest,
+    Split,
+    check_rows_fit_positions,
+    check_rows_have_pairs,
+    read_rows_manifest,
+    shards_of,
+)
 from longmlm.batches.sampling import mixture_of
 from longmlm.data.corpus import check_fields, check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
@@ -29,6 +37,7 @@ from longmlm.model.families import (
     check_architecture,
     check_has_position_table,
     check_num_positions,
+    check_reads_pairs,
     num_usable_positions,
     planned_extension,
 )
@@ -38,7 +47,7 @@ from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, StageConfig
 from longmlm.settings.prepare import PrepareConfig, Source
-from longmlm.settings.pretrain import PretrainConfig, Start
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of
 from longmlm.settings.shipped import bundled_resolved
@@ -114,7 +123,7 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
                 check_installed(stage.tracking.tracker)
                 if (Path(stage.rows) / RowsManifest.FILE).is_file():
                     mixture_of(stage.recipe.weights, read_rows_manifest(Path(stage.rows)).sources("train"))
-                num_positions = _positions_of_start(stage.start, made, needs_all) or num_positions
+                num_positions = _positions_of_start(stage, made, needs_all) or num_positions
             case EvaluateConfig():
                 _check_model(stage.base, made, needs_all)
     if num_positions is not None:
@@ -213,16 +222,19 @@ def _check_pretrain(config: PretrainConfig) -> None:
     manifest = _check_rows(config.rows, SPLITS)
     if manifest:
         mixture_of(config.recipe.weights, manifest.sources("train"))
+    if manifest and config.recipe.pairs:
+        check_rows_have_pairs(manifest)
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
     _check_extended(config.start.checkpoint, config.run)
-    num_positions = _positions_of_start(config.start)
+    num_positions = _positions_of_start(config)
     if manifest and num_positions is not None:
         check_rows_fit_positions(manifest.plan.row_length, num_positions, config.start.name)
 
 
-def _positions_of_start(start: Start, made: Collection[str] = (), needs_weights: bool = True) -> int | None:
-    """Returns the usable positions of the model that training starts from; None if only loading can tell."""
+def _positions_of_start(stage: PretrainConfig, made: Collection[str] = (), needs_weights: bool = True) -> int | None:
+    """Checks the model that training starts from, and returns its usable positions; None if only loading can tell."""
+    start = stage.start
     if start.checkpoint is None:
         name = str(start.architecture)
         config = SimpleNamespace(**read_architecture(name))
@@ -232,7 +244,10 @@ def _positions_of_start(start: Start, made: Collection[str] = (), needs_weights:
         return None
     else:
         config = config_of_model(name, start.revision, needs_weights)
-    return _positions_of(config, name)
+    num_positions = _positions_of(config, name)
+    if stage.recipe.pairs and num_positions is not None:
+        check_reads_pairs(config, name, read_provenance(name).extension)
+    return num_positions
 
 
 def _positions_of(config: SimpleNamespace | None, name: str) -> int | None:

@@ -58,7 +58,7 @@ SIZES = st.lists(
 
 
 def rows_of(sizes: list[tuple[int, list[int]]]) -> LimitedRows:
-    """Returns rows of these documents and sentences, of up to 14 tokens of text; document 2 has the tokens 300 to 313."""
+    """Returns rows of these documents and sentences, of up to 14 tokens of text: document 2 has 300 and up."""
     found = []
     for document, lengths in sizes:
         spans = pairwise([0, *np.cumsum(lengths).clip(max=ROW_LENGTH - 3)])
@@ -169,7 +169,7 @@ def drawn(vocabulary: Vocabulary, kind: PairKind, is_packed: bool = False, **mor
 
 
 def as_rows(batch: MlmBatch) -> list[tuple]:
-    """Returns each row of a batch: its id, its tokens, token types, selected positions, labels, and the pair's label."""
+    """Returns each row of a batch: its id, tokens, token types, selected positions, labels, and its pair's label."""
     lengths = batch.row_lengths or [batch.input_ids.shape[1]] * len(batch.row_ids)
     ends = np.cumsum(lengths).tolist()
     by_start = dict(zip(batch.pair_starts.tolist(), batch.pair_labels.tolist(), strict=True))

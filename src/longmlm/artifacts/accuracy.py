@@ -44,6 +44,24 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class PairAccuracy:
+    """Accuracy on pairs and its standard error in percent, the mean cross-entropy in nats, and the number of pairs.
+
+    Always answering with the commoner label would be right for `larger_share` percent.
+    """
+
+    accuracy: float
+    standard_error: float
+    loss: float
+    num_pairs: int
+    larger_share: float
+
+    def __str__(self) -> str:
+        compared = f"the larger class is {self.larger_share:.2f} %"
+        return f"{self.accuracy:.2f} ± {self.standard_error:.2f} % of {self.num_pairs:,} pairs ({compared})"
+
+
+@dataclass(frozen=True, slots=True)
 class FilledMask:
     """A masked position, its true text and the text around it, and the model's likeliest tokens with probabilities.
 

@@ -4,10 +4,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
+from longmlm.artifacts.accuracy import PairAccuracy
 from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import counted
 from longmlm.settings.extend import NUM_GLOBAL_TOKENS, SMOOTH_TERMS, USED_BY, ExtendRecipe, Initialisation, PositionMode
-from longmlm.settings.masking import HeldOut
+from longmlm.settings.masking import HeldOut, PairKind
 from longmlm.settings.pretrain import ComputePrecision
 from longmlm.settings.shipped import is_same_path
 
@@ -102,7 +103,8 @@ class TrainingRecord:
     """What a model was trained on, and its held-out accuracy in percent at that step, if it was evaluated there.
 
     `precision`, `held_out` and `rows_sha256` say how the accuracy was measured, if that is known. `rows` names rows on
-    a hub. `exported_accuracy` is that of the released files themselves.
+    a hub. `exported_accuracy` is that of the released files themselves. `pairs` is the kind of pairs that the model was
+    trained on too, `pair_accuracy` its accuracy on those held out.
     """
 
     row_length: int
@@ -116,6 +118,8 @@ class TrainingRecord:
     files_sha256: tuple[str, ...] = ()
     dataset_commits: tuple[str, ...] = ()
     exported_accuracy: float | None = None
+    pairs: PairKind | None = None
+    pair_accuracy: PairAccuracy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,6 +249,15 @@ def check_rows_fit_positions(row_length: int, num_positions: int, name: str) -> 
         )
 
 
+def check_rows_have_pairs(manifest: RowsManifest) -> None:
+    """Raises DataError for rows from which no pairs can be made."""
+    if not manifest.plan.pairs:
+        raise DataError(
+            "[recipe.pairs] needs rows that know their sentences, and these do not: prepare rows with pairs = true and "
+            'packing = "doc-sentences" in another folder, or remove [recipe.pairs]'
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStamp(SourceFile):
     """A source file as it was when it was hashed."""

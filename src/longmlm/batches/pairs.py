@@ -103,6 +103,6 @@ def _sentence_starts(row: Row) -> Integer[np.ndarray, " sentences"]:
 
 
 def _words(seed: int, row_id: int, drawn: int, epoch: int, count: int) -> list[int]:
-    """Returns random numbers of 53 bits, as masks draw theirs; `drawn` is the word of the counter that says for what."""
+    """Returns random numbers of 53 bits; `drawn` is the word of the counter that says what they are for."""
     key, counter = np.array([seed, row_id], np.uint64), np.array([0, 0, drawn, epoch], np.uint64)
     return [int(word) >> 11 for word in np.random.Philox(key=key, counter=counter).random_raw(count)]

@@ -31,13 +31,19 @@ class Masking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """A second objective: whether two segments follow each other; absent by default. It needs rows prepared with pairs,
-    and a BERT or ALBERT, whose pooler and pair head are then trained too.
+    """A second objective, absent by default: whether two segments follow each other.
+
+    It needs rows prepared with pairs, and a BERT or ALBERT, whose pooler and pair head are then trained too.
     """
 
     kind: PairKind
     """nsp: in half of the pairs, the second segment is from another document (BERT); sop: in half of them, the segments
     have changed places (ALBERT)."""
+
+
+def kind_of(pairs: Pairs | None) -> PairKind | None:
+    """Returns the kind of pairs; None without pairs."""
+    return None if pairs is None else pairs.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

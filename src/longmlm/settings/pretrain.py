@@ -32,7 +32,7 @@ class Start:
     revision: str | None = None
     """Branch, tag or commit of a checkpoint on the hub."""
     new_head: bool = False
-    """Add an untrained MLM head to a checkpoint that has none."""
+    """Add an untrained MLM head or, with [recipe.pairs], pair head and pooler, to a checkpoint that has none."""
     architecture: str | None = None
     """Path of a transformers config.json, for an untrained model."""
     tokenizer: str | None = None
