@@ -102,7 +102,7 @@ class MlmObjective(nn.Module):
         with self.autocast(hidden):
             return self.parts.head(hidden).float()
 
-    def _states_at(self, batch: MlmBatch, *places: Int[Tensor, " n"]) -> list[Float[Tensor, "n width"]]:
+    def _states_at(self, batch: MlmBatch, *places: Int[Tensor, " _"]) -> list[Float[Tensor, "_ width"]]:
         """Returns the last hidden states at indices into the flattened batch."""
         with self.autocast(batch.input_ids):
             hidden = self.hidden_states(batch).flatten(0, 1)
