@@ -245,7 +245,7 @@ def _positions_of_start(stage: PretrainConfig, made: Collection[str] = (), needs
     else:
         config = config_of_model(name, start.revision, needs_weights)
     num_positions = _positions_of(config, name)
-    if stage.recipe.pairs and num_positions is not None:
+    if stage.recipe.pairs and config is not None and hasattr(config, "model_type"):
         check_reads_pairs(config, name, read_provenance(name).extension)
     return num_positions
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from longmlm.errors import counted
+
 BINS_PER_BLOCK = 8
 MIN_BIN_POSITIONS = 16
 MIN_ROWS = 2  # without which an error is unknown
@@ -57,8 +59,8 @@ class PairAccuracy:
     larger_share: float
 
     def __str__(self) -> str:
-        compared = f"the larger class is {self.larger_share:.2f} %"
-        return f"{self.accuracy:.2f} ± {self.standard_error:.2f} % of {self.num_pairs:,} pairs ({compared})"
+        found, compared = f"{self.accuracy:.2f} ± {self.standard_error:.2f} %", f"{self.larger_share:.2f} %"
+        return f"{found} on {counted(self.num_pairs, 'pair')} (always the commoner label: {compared})"
 
 
 @dataclass(frozen=True, slots=True)

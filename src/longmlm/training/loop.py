@@ -193,7 +193,7 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         MetricsFile(run.folder).append(line)
         base = "" if state.base_cut is None else f", the base model's is {state.base_cut:.2f} %"
         reached = "–" if accuracy is None else f"{accuracy:.2f} %"
-        of_pairs = f"; pairs {pairs}" if pairs else ""
+        of_pairs = f", pair accuracy {pairs}" if pairs else ""
         dated_line(f"step {state.step}/{task.recipe.num_steps} held-out accuracy {reached}{base}{of_pairs}")
     return state
 
@@ -209,7 +209,8 @@ def write_summary(run: Run, state: TrainState) -> str:
     if not is_written:
         artifact.write(path, _summary(run, state))
     evaluations = MetricsFile(run.folder).evaluations()
-    return accuracy_reached(state, evaluations[-1].recovery if evaluations else None)
+    reached = accuracy_reached(state, evaluations[-1].recovery if evaluations else None)
+    return f"{reached}; pair accuracy {state.pairs}" if state.pairs else reached
 
 
 def accuracy_reached(state: TrainState, gain: Difference | None) -> str:
