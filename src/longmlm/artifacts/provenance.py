@@ -145,6 +145,16 @@ class Provenance(Artifact):
         """Whether extend wrote this model, or the one that its training started from."""
         return self.extension is not None or self.added_tokens is not None
 
+    @property
+    def pairs(self) -> PairKind | None:
+        """The kind of pairs that its last run trained on; None for a run without pairs."""
+        return self.trained.pairs if self.trained else None
+
+    @property
+    def pair_accuracy(self) -> PairAccuracy | None:
+        """The accuracy on held-out pairs at the end of that run; None if it was not measured there."""
+        return self.trained.pair_accuracy if self.trained else None
+
     def of_run(self, start: ModelSource) -> Self:
         """Returns the history of a run that starts from the model at `start`, whose own history this is."""
         before = (*self.trained_before, *((self.trained,) if self.trained else ()))

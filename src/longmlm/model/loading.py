@@ -128,8 +128,7 @@ def class_for(pairs: object) -> Any:
 
 def load_trained(name: str) -> LoadedModel:
     """Returns what load_model does; a model in a folder that was trained on pairs has its pooler and pair head."""
-    trained = read_provenance(name).trained
-    return load_model(name, auto_class=class_for(trained and trained.pairs))
+    return load_model(name, auto_class=class_for(read_provenance(name).pairs))
 
 
 def stock_global_tokens(auto_class: Any) -> int:

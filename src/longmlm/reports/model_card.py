@@ -66,7 +66,7 @@ class CardFacts:
     def pairs(self) -> PairAccuracy | None:
         """The accuracy on pairs, in the evaluation or else at the end of training; None if it is not known."""
         measured = self.evaluation.pairs if self.evaluation else None
-        return measured or (self.provenance.trained and self.provenance.trained.pair_accuracy)
+        return measured or self.provenance.pair_accuracy
 
     @property
     def codes(self) -> tuple[LoadingCode, ...]:

@@ -61,8 +61,7 @@ def measured(config: EvaluateConfig, accelerator: Accelerator) -> Evaluation:
         **hashes,
     )
     vocabulary, held_out = vocabulary_of_pretrained(models[0].tokenizer, config.base), config.recipe.held_out
-    trained, rows_per_batch = models[-1].provenance.trained, config.runtime.rows_per_batch
-    pairs = trained.pairs if trained and config.long_after else None
+    pairs, rows_per_batch = models[-1].provenance.pairs if config.long_after else None, config.runtime.rows_per_batch
     if pairs and not rows.manifest.plan.pairs:
         accelerator.print("these rows do not know their sentences: the accuracy on pairs is not measured")
         pairs = None
