@@ -6,19 +6,23 @@ from pathlib import Path
 import pytest
 import torch
 
+from longmlm.data.rows import open_rows
 from longmlm.settings.pretrain import PretrainConfig
 from tests.support.launching import Ended, accelerate, run_in_turn
 from tests.support.pairs import FAMILIES, pair_model, pair_rows, pair_settings
-from tests.support.training import evaluation_lines, train_here, training_lines, weights_at, with_recipe
+from tests.support.training import evaluation_lines, train_here, training_lines, weights_at, with_recipe, with_runtime
 
 LAUNCHES = ("ddp.yaml", "zero-3.yaml", pytest.param("zero-2.yaml", marks=pytest.mark.slow))
 
 
 def still(folder: Path, family: str) -> PretrainConfig:
-    """Returns the settings of a run without dropout, on rows of which many hold a single sentence."""
+    """Returns the settings of a run without dropout, in micro-batches of a row, some of which hold a single sentence."""
     folder.mkdir()
-    rows = pair_rows(folder, pair_model(folder / "base", family), "sentence-pair")
-    return with_recipe(pair_settings(folder, folder / "base", rows, FAMILIES[family]), dropout=0.0, batch_tokens=60)
+    rows = pair_rows(folder, pair_model(folder / "base", family))
+    opened = open_rows(rows, "train")
+    assert 3 < sum(len(opened[row_id].sentence_starts) == 1 for row_id in range(len(opened))) < len(opened) / 2
+    still = with_recipe(pair_settings(folder, folder / "base", rows, FAMILIES[family]), dropout=0.0)
+    return with_runtime(still, rows_per_micro_batch=1)
 
 
 @pytest.fixture(scope="module", params=LAUNCHES)
