@@ -10,13 +10,21 @@ from longmlm.data.rows import open_rows
 from longmlm.settings.pretrain import PretrainConfig
 from tests.support.launching import Ended, accelerate, run_in_turn
 from tests.support.pairs import FAMILIES, pair_model, pair_rows, pair_settings
-from tests.support.training import evaluation_lines, train_here, training_lines, weights_at, with_recipe, with_runtime
+from tests.support.training import (
+    evaluation_lines,
+    train_here,
+    training_lines,
+    weights_at,
+    with_recipe,
+    with_runtime,
+)
 
-LAUNCHES = ("ddp.yaml", "zero-3.yaml", pytest.param("zero-2.yaml", marks=pytest.mark.slow))
+ZERO = (pytest.param(f"zero-{stage}.yaml", marks=pytest.mark.slow) for stage in (2, 3))
+LAUNCHES = ("ddp.yaml", *ZERO)
 
 
 def still(folder: Path, family: str) -> PretrainConfig:
-    """Returns the settings of a run without dropout, in micro-batches of a row, some of which hold a single sentence."""
+    """Returns the settings of a run without dropout, one row at a time, some of which have one sentence."""
     folder.mkdir()
     rows = pair_rows(folder, pair_model(folder / "base", family))
     opened = open_rows(rows, "train")
@@ -44,7 +52,9 @@ def test_two_processes_train_on_pairs_as_one(trained: dict[str, tuple[Path, Ende
         assert found[1] == pytest.approx(found[0], rel=1e-5) and len(found[0]) == 8
     before, after = weights_at(one, 8), weights_at(two, 8)
     assert before.keys() == after.keys()
-    assert max(float((before[name] - after[name]).abs().max()) for name in before) < 1e-5
+    assert max(float((before[name] - after[name]).abs().max()) for name in before) < 1e-4, (
+        "after eight steps of up to 1e-3"
+    )
     pairs = [[line.pairs for line in evaluation_lines(run)] for run in (one, two)]
     assert [one.num_pairs for one in pairs[0]] == [one.num_pairs for one in pairs[1]]
     assert [one.loss for one in pairs[1]] == pytest.approx([one.loss for one in pairs[0]], rel=1e-5)
