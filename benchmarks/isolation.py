@@ -30,9 +30,11 @@ def modernbert(shape: Shape) -> PreTrainedModel:
         num_attention_heads=shape.width // 64,
         intermediate_size=2 * shape.width,
         max_position_embeddings=shape.row_length,
-        **dict.fromkeys(("bos_token_id", "cls_token_id"), 0),
-        **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
+        bos_token_id=0,
+        cls_token_id=0,
         pad_token_id=1,
+        eos_token_id=2,
+        sep_token_id=2,
     )
     return ModernBertForMaskedLM(config).train()
 

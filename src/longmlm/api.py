@@ -138,7 +138,7 @@ def pack(
     given = arguments.checked_texts(texts)
     vocabulary, _ = arguments.checked_vocabulary(tokenizer)
     length = arguments.checked_number("row_length", row_length, 3)
-    arguments.checked_choice("packing", packing, get_args(PackingMode))
+    arguments.checked_choice("packing", packing, ("full-sentences", "doc-sentences"))
     arguments.check_language(language)
     records = (document_of(text, f"text {number}", 0) for number, text in enumerate(given))
     documents = (record for record in records if isinstance(record, Document))

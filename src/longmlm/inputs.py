@@ -19,6 +19,7 @@ from longmlm.artifacts.rows import (
     RowsManifest,
     Split,
     check_rows_fit_positions,
+    check_rows_have_pairs,
     check_rows_mix_documents,
     read_rows_manifest,
     shards_of,
@@ -38,6 +39,7 @@ from longmlm.model.families import (
     check_can_isolate,
     check_has_position_table,
     check_num_positions,
+    check_reads_pairs,
     num_usable_positions,
     planned_extension,
 )
@@ -224,6 +226,8 @@ def _check_pretrain(config: PretrainConfig) -> None:
         mixture_of(config.recipe.weights, manifest.sources("train"))
     if manifest and config.recipe.isolate_documents:
         check_rows_mix_documents(manifest.plan, config.rows)
+    if manifest and config.recipe.pairs:
+        check_rows_have_pairs(manifest.plan)
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
     _check_extended(config.start.checkpoint, config.run)
@@ -232,9 +236,9 @@ def _check_pretrain(config: PretrainConfig) -> None:
         check_rows_fit_positions(manifest.plan.row_length, num_positions, config.start.name)
 
 
-def _positions_of_start(pretrain: PretrainConfig, made: Collection[str] = (), needs_weights: bool = True) -> int | None:
-    """Returns the usable positions of the model that training starts from; None if only loading can tell."""
-    start = pretrain.start
+def _positions_of_start(stage: PretrainConfig, made: Collection[str] = (), needs_weights: bool = True) -> int | None:
+    """Checks the model that training starts from, and returns its usable positions; None if only loading can tell."""
+    start = stage.start
     if start.checkpoint is None:
         name = str(start.architecture)
         config = SimpleNamespace(**read_architecture(name))
@@ -244,9 +248,13 @@ def _positions_of_start(pretrain: PretrainConfig, made: Collection[str] = (), ne
         return None
     else:
         config = config_of_model(name, start.revision, needs_weights)
-    if pretrain.recipe.isolate_documents and hasattr(config, "model_type"):
-        check_can_isolate(config, name)
-    return _positions_of(config, name)
+    num_positions = _positions_of(config, name)
+    if config is not None and hasattr(config, "model_type"):
+        if stage.recipe.isolate_documents:
+            check_can_isolate(config, name)
+        if stage.recipe.pairs:
+            check_reads_pairs(config, name, read_provenance(name).extension)
+    return num_positions
 
 
 def _positions_of(config: SimpleNamespace | None, name: str) -> int | None:

@@ -1,17 +1,24 @@
 """What would stop a pipeline after hours and is known before its first stage, such as a missing head or licence."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
-from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
+from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, read_provenance
 from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
 from longmlm.hubs.licences import check_licence
 from longmlm.hubs.models import commit_of, config_of_model, is_folder
 from longmlm.hubs.publish import check_can_publish
 from longmlm.hubs.weight_names import weight_names
-from longmlm.model.families import has_head, num_usable_positions
+from longmlm.model.families import (
+    check_architecture,
+    check_reads_pairs,
+    has_head,
+    has_pair_head,
+    num_usable_positions,
+)
 from longmlm.runtime.launch_command import launch_command
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
 from longmlm.settings.prepare import PrepareRuntime
@@ -80,14 +87,16 @@ def _check_licence(config: ResolvedPipeline, model: str | None) -> None:
 
 
 def _check_head(config: ResolvedPipeline, model: str) -> None:
-    """Raises ModelError if the model to extend or to train has no MLM head, and none is to be made."""
+    """Raises ModelError if the model to extend or to train has no MLM head or pair head, and none is to be made."""
     start, revision = config.pretrain.start, config.revision if config.extend else config.pretrain.start.revision
     is_new = config.extend.recipe.new_head if config.extend else start.new_head
-    if is_new or not (config.extend or (Path(model) / "config.json").is_file() or not Path(model).exists()):
-        return  # or it is a run, whose checkpoints have heads
+    if not (config.extend or (Path(model) / "config.json").is_file() or not Path(model).exists()):
+        return  # it is a run, whose checkpoints have heads
     described = config_of_model(model, revision, needs_weights=False)
     names = weight_names(model, revision)
-    if described is None or names is None or has_head(described, names):
+    if described is not None and config.pretrain.recipe.pairs:
+        _check_pairs(config, described, names, model)
+    if described is None or names is None or is_new or has_head(described, names):
         return
     if config.extend is None:
         raise ModelError(
@@ -99,6 +108,20 @@ def _check_head(config: ResolvedPipeline, model: str) -> None:
         f"one, or train a head first, in a pipeline of its own with the lines extension = false, length = "
         f"{num_usable_positions(described)}, [pretrain.start] and new_head = true, and set model to its release"
     )
+
+
+def _check_pairs(
+    config: ResolvedPipeline, described: SimpleNamespace, names: Collection[str] | None, model: str
+) -> None:
+    """Raises ModelError if the model cannot learn pairs, or has no pair head and none is to be made."""
+    check_architecture(described, model)
+    extension = Extension.of(config.extend.recipe, ModelSource(name=model), 0) if config.extend else None
+    check_reads_pairs(described, model, extension)
+    if names and not has_pair_head(described, names) and not config.pretrain.start.new_head:
+        raise ModelError(
+            f"{model} has no pair head: take a checkpoint that has one, add the lines [pretrain.start] and new_head = "
+            "true, to train a new one, or remove [pretrain.recipe.pairs]"
+        )
 
 
 def machine_errors(config: ResolvedPipeline) -> Iterator[UserError]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile
-from longmlm.artifacts.provenance import RELEASED_FROM, ModelSource, ReleasedFrom, read_provenance
+from longmlm.artifacts.provenance import ModelSource, read_provenance
+from longmlm.artifacts.released import RELEASED_FROM, ReleasedFrom
 from longmlm.artifacts.rows import RowsPlan, read_rows_manifest
 from longmlm.artifacts.run import RunSummary
 from longmlm.errors import ArtifactError, CheckpointError, DataError, FolderError

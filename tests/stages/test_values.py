@@ -105,7 +105,7 @@ def test_a_pipeline_runs_until_each_stage_and_again(command: Command, mine: Path
 @every_value_of("prepare: recipe.packing")
 @pytest.mark.slow
 def test_rows_are_packed(command: Command, mine: Path, value: str) -> None:
-    command("prepare", mine, "--recipe.packing", value)
+    command("prepare", mine, "--recipe.packing", value, *(["--recipe.pairs"] if value == "sentence-pair" else []))
     assert read_rows_manifest(Path("out/rows")).plan.packing == value
 
 

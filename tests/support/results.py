@@ -5,15 +5,8 @@ from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
-from longmlm.artifacts.provenance import (
-    RELEASED_FROM,
-    AddedTokens,
-    Extension,
-    ModelSource,
-    Provenance,
-    ReleasedFrom,
-    read_provenance,
-)
+from longmlm.artifacts.provenance import AddedTokens, Extension, ModelSource, Provenance, read_provenance
+from longmlm.artifacts.released import RELEASED_FROM, ReleasedFrom
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import CheckpointState, RunSummary, TrainState
 from longmlm.data.engine import prepare_rows

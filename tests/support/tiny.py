@@ -82,13 +82,14 @@ def tiny_project(folder: Path) -> Path:
     return folder
 
 
-def tiny_rows(folder: Path, tokenizer: Path, row_length: int = LONG_POSITIONS) -> Path:
+def tiny_rows(folder: Path, tokenizer: Path, row_length: int = LONG_POSITIONS, **recipe_changes: object) -> Path:
     """Packs the demo texts into rows of both splits and returns their folder."""
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "text.jsonl"
     text.write_text("".join(json.dumps({"text": document}) + "\n" for document in demo_texts()), encoding="utf-8")
     sources = (Source(files=(str(text),)),)
-    recipe = PrepareRecipe(tokenizer=str(tokenizer), row_length=row_length, sources=sources, held_out_fraction=0.25)
+    settings = {"tokenizer": str(tokenizer), "row_length": row_length, "sources": sources, "held_out_fraction": 0.25}
+    recipe = PrepareRecipe(**settings, **recipe_changes)
     rows = folder / f"rows-{row_length}"
     prepare_rows(recipe, load_vocabulary(str(tokenizer)), rows)
     return rows

@@ -18,6 +18,7 @@ HUB = 'publish = "hf:owner/name"\ncard.license = "mit"'
 FOLDER = 'publish = "folder:x"\ncard.license = "mit"'
 OWN_SOURCE = 'corpus = "-"\nprepare.recipe.sources = [{files = ["a.csv"], language = "de", text_field = "text"}]'
 UNTRAINED = 'start = {checkpoint = "-", architecture = "a", tokenizer = "b"}'
+PAIRS = 'recipe = {pairs = true, packing = "doc-sentences"}'
 DECAY, WINDOW = 'recipe.schedule = "constant-then-decay"', "recipe.attention_window = 64"
 TRACKED, TENSORBOARD = 'tracking.tracker = "wandb"', 'tracking.tracker = "tensorboard"'
 
@@ -46,6 +47,9 @@ REFUSED = (
     Refused("prepare", 'card.license = "mit"', "", "publish", HUB),
     Refused("prepare", 'card.data = ["novels"]', "", "publish", HUB),
     Refused("prepare", "recipe.prevent_leaks = true", 'recipe.duplicates = "near"', "duplicates"),
+    Refused(
+        "prepare", "recipe.short_row_share = 0.1", "", "pairs", "recipe = {pairs = true, packing = 'doc-sentences'}"
+    ),
     Refused("prepare", 'recipe.sources.0.subset = "x"', "", "dataset", None),
     Refused("prepare", 'recipe.sources.0.split = "x"', "", "dataset", None),
     Refused("prepare", 'recipe.sources.0.revision = "x"', "", "dataset", None),

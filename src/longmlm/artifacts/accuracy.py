@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from longmlm.errors import counted
+
 BINS_PER_BLOCK = 8
 MIN_BIN_POSITIONS = 16
 MIN_ROWS = 2  # without which an error is unknown
@@ -41,6 +43,24 @@ class Measured:
     def __post_init__(self) -> None:
         if len(self.selected) != len(self.correct):
             raise ValueError("selected and correct count different numbers of rows")
+
+
+@dataclass(frozen=True, slots=True)
+class PairAccuracy:
+    """Accuracy on pairs and its standard error in percent, the mean cross-entropy in nats, and the number of pairs.
+
+    Always answering with the commoner label would be right for `larger_share` percent.
+    """
+
+    accuracy: float
+    standard_error: float
+    loss: float
+    num_pairs: int
+    larger_share: float
+
+    def __str__(self) -> str:
+        found, compared = f"{self.accuracy:.2f} ± {self.standard_error:.2f} %", f"{self.larger_share:.2f} %"
+        return f"{found} on {counted(self.num_pairs, 'pair')} (always the commoner label: {compared})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self, get_args
 
-from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, row_difference
+from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, PairAccuracy, row_difference
 from longmlm.artifacts.artifact import PAGE_FILE, Artifact, Json, dump, read
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import ArtifactError
@@ -56,6 +56,7 @@ class OffsetGain:
 class Evaluation(Artifact):
     """Accuracies by view, the run's curve, and masks filled in by the latest long model.
 
+    `pairs` is the accuracy on pairs of the model after training, if it was trained on some and the rows have them.
     `position_starts` are the first positions of the bins in Measured.positions, `precision` is that of the computation.
     In `isolated` views, the model read each document of a row by itself. `sha256` is the hash of the content.
     """
@@ -74,6 +75,7 @@ class Evaluation(Artifact):
     curve: tuple[EvaluationMetrics, ...] = ()
     examples: tuple[FilledMask, ...] = ()
     isolated: tuple[ViewName, ...] = ()
+    pairs: PairAccuracy | None = None
     sha256: str = ""
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, accuracy_difference
+from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, PairAccuracy, accuracy_difference
 from longmlm.artifacts.artifact import Artifact, dump, load
 from longmlm.temporary import replaced_file
 
@@ -45,7 +45,7 @@ class TrainingMetrics(Artifact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationMetrics(Artifact):
-    """Held-out accuracy at a step, of whole rows, per block and by source.
+    """Held-out accuracy at a step, of whole rows, per block and by source; that on pairs, if they are trained.
 
     `base_cut` is the accuracy to recover. Without a base model, it and its standard error are None, and
     `base_cut_by_source` is empty.
@@ -61,6 +61,7 @@ class EvaluationMetrics(Artifact):
     recovered_at_step: int | None = None
     recovered_at_tokens: int | None = None
     examples: tuple[FilledMask, ...] = ()
+    pairs: PairAccuracy | None = None
 
     @property
     def recovery(self) -> Difference | None:

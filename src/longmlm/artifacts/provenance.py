@@ -1,22 +1,16 @@
-"""longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on.
+"""longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on."""
 
-The manifest of a release records what the release was made from, under `released_from`.
-"""
-
-import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
+from longmlm.artifacts.accuracy import PairAccuracy
 from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import counted
 from longmlm.settings.extend import NUM_GLOBAL_TOKENS, SMOOTH_TERMS, USED_BY, ExtendRecipe, Initialisation, PositionMode
-from longmlm.settings.masking import HeldOut
+from longmlm.settings.masking import HeldOut, PairKind
 from longmlm.settings.pretrain import ComputePrecision
-from longmlm.settings.release import ReleaseCard, ReleaseRecipe
 from longmlm.settings.shipped import is_same_path
-
-RELEASED_FROM = "released_from"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +103,8 @@ class TrainingRecord:
     """What a model was trained on, and its held-out accuracy in percent at that step, if it was evaluated there.
 
     `precision`, `held_out` and `rows_sha256` say how the accuracy was measured, if that is known. `rows` names rows on
-    a hub. `exported_accuracy` is that of the released files themselves. With `isolate_documents`, no token attended to
+    a hub. `exported_accuracy` is that of the released files themselves. `pairs` is the kind of pairs that the model was
+    trained on too, `pair_accuracy` its accuracy on those held out. With `isolate_documents`, no token attended to
     another document of its row.
     """
 
@@ -125,6 +120,8 @@ class TrainingRecord:
     dataset_commits: tuple[str, ...] = ()
     exported_accuracy: float | None = None
     isolate_documents: bool = False
+    pairs: PairKind | None = None
+    pair_accuracy: PairAccuracy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +152,16 @@ class Provenance(Artifact):
         """Whether the model was trained, in its last run, to read each document of a row by itself."""
         return self.trained is not None and self.trained.isolate_documents
 
+    @property
+    def pairs(self) -> PairKind | None:
+        """The kind of pairs that its last run trained on; None for a run without pairs."""
+        return self.trained.pairs if self.trained else None
+
+    @property
+    def pair_accuracy(self) -> PairAccuracy | None:
+        """The accuracy on held-out pairs at the end of that run; None if it was not measured there."""
+        return self.trained.pair_accuracy if self.trained else None
+
     def of_run(self, start: ModelSource) -> Self:
         """Returns the history of a run that starts from the model at `start`, whose own history this is."""
         before = (*self.trained_before, *((self.trained,) if self.trained else ()))
@@ -180,20 +187,3 @@ def read_provenance(folder: str | Path) -> Provenance:
     """
     path = Path(folder) / Provenance.FILE
     return read(Provenance, path) if path.exists() else Provenance()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasedFrom:
-    """The settings of a release, and what identifies its model, rows, base model and evaluation."""
-
-    recipe: ReleaseRecipe
-    card: ReleaseCard
-    model_sha256: str
-    rows_sha256: str
-    base: ModelSource | None
-    evaluation_sha256: str | None
-
-    @property
-    def content(self) -> dict[str, object]:
-        """All of it, as it is read back from JSON."""
-        return json.loads(json.dumps(asdict(self)))

@@ -83,6 +83,8 @@ class RowsPlan:
     recipe_version: int
     duplicates: Duplicates = "keep"
     prevent_leaks: bool = False
+    pairs: bool = False
+    short_row_share: float = 0.0
 
     def without_paths(self) -> Self:
         """Returns the plan with the last parts of local paths only."""
@@ -249,10 +251,19 @@ def check_rows_fit_positions(row_length: int, num_positions: int, name: str) -> 
 
 def check_rows_mix_documents(plan: RowsPlan, name: str) -> None:
     """Raises DataError if every row has one document, so that there is nothing to isolate."""
-    if plan.packing == "doc-sentences":
+    if plan.packing != "full-sentences":
         raise DataError(
             f"recipe.isolate_documents has no effect, since every row of {name} has one document (packing = "
-            "doc-sentences): remove it"
+            f"{plan.packing}): remove it"
+        )
+
+
+def check_rows_have_pairs(plan: RowsPlan) -> None:
+    """Raises DataError for rows from which no pairs can be made."""
+    if not plan.pairs:
+        raise DataError(
+            "[recipe.pairs] needs rows that know their sentences, and these do not: prepare rows with pairs = true and "
+            'packing = "doc-sentences" in another folder, or remove [recipe.pairs]'
         )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar, Self
 
-from longmlm.artifacts.accuracy import Accuracy
+from longmlm.artifacts.accuracy import Accuracy, PairAccuracy
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.rows import RowsPlan
 from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
@@ -34,6 +34,7 @@ class TrainState:
     that fp16 skipped, `skipped_in_a_row` those since the last update that was applied. `accuracy` is from the latest
     evaluation, at `evaluated_at_step`; `best_accuracy` is the highest after an update, the first of equal ones.
     `base_cut` is None if there is no base model; `base_cut_by_source` has it for each source, if there are several.
+    `pairs` is the accuracy on pairs of the latest evaluation; None if no pairs are trained, or none are held out.
     `micro_batch` is that of the latest update; None if the user set its size.
     """
 
@@ -52,6 +53,7 @@ class TrainState:
     recovered_at_tokens: int | None = None
     best_accuracy: float | None = None
     best_at_step: int | None = None
+    pairs: PairAccuracy | None = None
     micro_batch: MicroBatch | None = None
 
     def __post_init__(self) -> None:
@@ -76,9 +78,9 @@ class TrainState:
             skipped_in_a_row=self.skipped_in_a_row + 1 if is_skipped else 0,
         )
 
-    def after_evaluation(self, accuracy: float | None) -> Self:
-        """Returns the state with the accuracy at this step; the first step that reaches base_cut stays on record."""
-        evaluated = replace(self, accuracy=accuracy, evaluated_at_step=self.step)
+    def after_evaluation(self, accuracy: float | None, pairs: PairAccuracy | None = None) -> Self:
+        """Returns the state with the accuracies at this step; the first step that reaches base_cut stays on record."""
+        evaluated = replace(self, accuracy=accuracy, pairs=pairs, evaluated_at_step=self.step)
         if self.step and accuracy is not None and (self.best_accuracy is None or accuracy > self.best_accuracy):
             evaluated = replace(evaluated, best_accuracy=accuracy, best_at_step=self.step)
         is_recovered = accuracy is not None and self.base_cut is not None and accuracy >= self.base_cut

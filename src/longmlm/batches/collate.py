@@ -10,8 +10,9 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from longmlm.batches.masking import MaskedRow
+from longmlm.batches.pairs import NO_PAIR, PairedRow
 
-Target = Literal["mlm"]  # what a loss is of
+Target = Literal["mlm", "pair"]  # what a loss is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +21,13 @@ class MlmBatch:
 
     `attention_mask` is None when all rows are equally long. In a packed batch, `input_ids` is one sequence in which the
     rows follow each other, and `row_lengths` has their lengths; else it is empty. `selected` holds indices into the
-    flattened `input_ids`, `labels` the original tokens there. `row_ids` identify the rows. If documents are isolated,
-    `isolated_lengths` has the lengths of the parts of the flattened `input_ids` that attend to themselves only: each
-    document and, in a padded batch, the padding of each row.
+    flattened `input_ids`, `labels` the original tokens there. `row_ids` identify the rows.
+
+    If documents are isolated, `isolated_lengths` has the lengths of the parts of the flattened `input_ids` that attend
+    to themselves only: each document and, in a padded batch, the padding of each row.
+
+    A batch of pairs has token types; `pair_starts` are the indices of the first tokens of its pairs, `pair_labels`
+    whether the second segment is a negative (1) or not (0). Rows that are no pair are left out there.
     """
 
     input_ids: Int64[Tensor, "rows length"]
@@ -32,11 +37,15 @@ class MlmBatch:
     row_ids: tuple[int, ...] = ()
     row_lengths: tuple[int, ...] = field(default=(), kw_only=True)
     isolated_lengths: tuple[int, ...] = field(default=(), kw_only=True)
+    token_type_ids: Int64[Tensor, "rows length"] | None = field(default=None, kw_only=True)
+    pair_starts: Int64[Tensor, " pairs"] | None = field(default=None, kw_only=True)
+    pair_labels: Int64[Tensor, " pairs"] | None = field(default=None, kw_only=True)
 
     @property
     def num_targets(self) -> dict[Target, int]:
-        """The number of selected tokens."""
-        return {"mlm": len(self.labels)}
+        """The numbers of selected tokens and, in a batch of pairs, of pairs."""
+        pairs: dict[Target, int] = {} if self.pair_labels is None else {"pair": len(self.pair_labels)}
+        return {"mlm": len(self.labels), **pairs}
 
     @property
     def num_tokens(self) -> int:
@@ -86,10 +95,21 @@ def collate(
     lengths = tuple(map(len, rows)) if pad is None else ()
     labels = _joined([item.labels for item in masked])
     batch = MlmBatch(input_ids, attention_mask, _joined(selected), labels, tuple(row_ids), row_lengths=lengths)
-    if not isolates_documents:
-        return batch
-    parts = [[*row.document_lengths, *([] if pad is None else [input_ids.shape[1] - len(row)])] for row in rows]
-    return replace(batch, isolated_lengths=tuple(length for part in parts for length in part if length))
+    if isolates_documents:
+        parts = [[*row.document_lengths, *([] if pad is None else [input_ids.shape[1] - len(row)])] for row in rows]
+        batch = replace(batch, isolated_lengths=tuple(length for part in parts for length in part if length))
+    pairs = [row for row in rows if isinstance(row, PairedRow)]
+    return _with_pairs(batch, pairs, starts) if pairs else batch
+
+
+def _with_pairs(batch: MlmBatch, pairs: Sequence[PairedRow], starts: Int64[np.ndarray, " rows"]) -> MlmBatch:
+    """Returns the batch of these pairs, which begin at `starts`, with token types and labels."""
+    types = [(np.arange(len(row)) >= row.second_start).astype(np.int64) for row in pairs]
+    token_type_ids, _, _ = _joined_rows(types, None if batch.row_lengths else 0)
+    labels = np.array([row.label for row in pairs])
+    is_pair = labels != NO_PAIR
+    pair_starts, pair_labels = torch.from_numpy(starts[is_pair]), torch.from_numpy(labels[is_pair])
+    return replace(batch, token_type_ids=token_type_ids, pair_starts=pair_starts, pair_labels=pair_labels)
 
 
 def _joined(columns: Sequence[np.ndarray]) -> Int64[Tensor, " n"]:

@@ -15,8 +15,9 @@ from torch.utils.data import Dataset
 from longmlm.artifacts.rows import check_rows_fit_positions
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
+from longmlm.batches.pairs import Pairing
 from longmlm.batches.sampling import Mixture, global_batch, micro_batches, share_of_rank
-from longmlm.data.row import Maskable
+from longmlm.data.row import Maskable, Row
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError, TrainingError, counted
@@ -27,7 +28,8 @@ from longmlm.settings.masking import Masking
 class Recipe:
     """All that the global batches depend on, except for the rows; without `pad`, micro-batches are packed.
 
-    Without a mixture, every row is drawn equally often. `isolates_documents` is for `collate`.
+    Without a mixture, every row is drawn equally often; without a pairing, rows are read as they are.
+    `isolates_documents` is for `collate`.
     """
 
     seed: int
@@ -37,6 +39,7 @@ class Recipe:
     pad: int | None
     mixture: Mixture | None = None
     isolates_documents: bool = False
+    pairing: Pairing | None = None
 
 
 def check_rows_fit_model(
@@ -102,7 +105,7 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
             draw = global_batch(index, self.rows_per_step, len(self.rows), recipe.seed)
         share = share_of_rank(draw, self.rank, self.num_processes)
         masked = [
-            mask_row(self.rows[row_id], recipe.vocabulary, recipe.masking, recipe.seed, epoch, row_id)
+            mask_row(self._row(row_id, epoch), recipe.vocabulary, recipe.masking, recipe.seed, epoch, row_id)
             for row_id, epoch in zip(share.row_ids.tolist(), share.epochs.tolist(), strict=True)
         ]
         lengths = np.array([len(one.row) for one in masked])
@@ -116,3 +119,7 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
             )
             for part in parts
         )
+
+    def _row(self, row_id: int, epoch: int) -> Row:
+        pairing = self.recipe.pairing
+        return pairing.pair(self.rows, row_id, self.recipe.seed, epoch) if pairing else self.rows[row_id]

@@ -81,6 +81,17 @@ class SliceJob:
         """Returns the hashes of a finished slice's documents, those that train first."""
         return np.frombuffer(self.hashes_path(number).read_bytes(), dtype=np.uint64)
 
+    def open_row(self) -> OpenRow:
+        """Returns an empty row to fill."""
+        recipe, vocabulary = self.recipe, self.vocabulary
+        return OpenRow(
+            recipe.row_capacity,
+            vocabulary.special,
+            vocabulary.is_within_character,
+            has_pairs=recipe.pairs,
+            short_row_share=recipe.short_row_share,
+        )
+
     @property
     def unfinished_folder(self) -> Path:
         """The folder of files that are being written."""
@@ -123,13 +134,15 @@ class Counts:
     totals: Counter[str] = field(default_factory=Counter)
     histograms: dict[str, Counter[int]] = field(default_factory=lambda: {name: Counter() for name in HISTOGRAMS})
 
-    def count_sentences(self, sentences: Iterable[TokenizedSentence], source: int) -> Iterator[TokenizedSentence]:
-        """Yields a document's sentences, and counts them and the document."""
+    def count_sentences(
+        self, sentences: Iterable[TokenizedSentence], source: int, capacity: int
+    ) -> Iterator[TokenizedSentence]:
+        """Yields a document's sentences, and counts them and the document; `capacity` is that of a row."""
         num_sentences = num_cut = num_tokens = 0
         for sentence in sentences:
             length = len(sentence)
             num_sentences += 1
-            num_cut += length > self.row_length - 2
+            num_cut += length > capacity
             num_tokens += length
             yield sentence
         self.totals.update(documents=1, sentences=num_sentences, cut_sentences=num_cut, tokens=num_tokens)
@@ -180,8 +193,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
     open_rows: dict[Split, tuple[OpenRow, Shard]] = {}  # a split without documents gets no shard
     hashes: dict[Split, list[int]] = {split: [] for split in SPLITS}
     set_aside: Counter[str] = Counter()
-    languages, is_within_character = [source.language for source in recipe.sources], vocabulary.is_within_character
-    documents = _documents(job, number, set_aside)
+    languages, documents = [source.language for source in recipe.sources], _documents(job, number, set_aside)
     with ExitStack() as shards:
         for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder):
             text_key = text_hash(document.text)
@@ -189,11 +201,12 @@ def pack_slice(job: SliceJob, number: int) -> None:
             hashes[split].append(text_key)
             if split not in open_rows:
                 path = job.shard_path(split, number)
-                opened = shards.enter_context(open_shard(path, shard_schema(vocabulary.size), job.unfinished_folder))
-                open_rows[split] = OpenRow(recipe.row_length - 2, vocabulary.special, is_within_character), opened
+                schema = shard_schema(vocabulary.size, pairs=recipe.pairs)
+                open_rows[split] = job.open_row(), shards.enter_context(open_shard(path, schema, job.unfinished_folder))
             row, shard = open_rows[split]
-            counted = TokenizedDocument(counts[split].count_sentences(sentences, document.source), document.source)
-            shard.write(counts[split].count_rows(pack_document(row, counted, recipe.packing)))
+            counted = counts[split].count_sentences(sentences, document.source, recipe.row_capacity)
+            packed = pack_document(row, TokenizedDocument(counted, document.source, text_key), recipe.packing)
+            shard.write(counts[split].count_rows(packed))
         for split, (row, shard) in open_rows.items():
             shard.write(counts[split].count_rows([row.close()] if row.length else []))
     job.write(job.hashes_path(number), np.array([*hashes["train"], *hashes["held_out"]], dtype=np.uint64).tobytes())

@@ -14,10 +14,10 @@ from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ModelError
 from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, check_predicts, viewer_of, whole
-from longmlm.evaluation.measure import Subject, tallies
+from longmlm.evaluation.measure import Subject, measure_pairs, tallies
 from longmlm.evaluation.tally import Tally
 from longmlm.model.architecture import architecture_of
-from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.loading import LoadedModel, load_model, load_trained
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.terms import with_tokens_of
 from longmlm.runtime.launch import resolved_precision
@@ -33,7 +33,7 @@ def load_models(rows: Rows, base: str, long: Sequence[str]) -> list[LoadedModel]
     the length that was extended, and DataError when the rows were made with a different tokenizer, or are longer than
     a long model reads.
     """
-    models = [load_model(name) for name in long]
+    models = [load_trained(name) for name in long]
     extension, source = models[0].provenance.extension, models[0].provenance.source
     base_model = load_model(base, source.revision if source and source.name == base else None)
     base_model = with_tokens_of(base_model, models[0].tokenizer)
@@ -61,8 +61,8 @@ def compare(
     """Returns the accuracy of every view of the base model, and of the models before and after training.
 
     `sources` says which of these two exist. If the base model reads whole rows, each model has a single view. A model
-    that was trained on isolated documents reads them so. The last model fills in the examples. Raises ModelError for a
-    base model of a shorter length that predicts nothing.
+    that was trained on isolated documents reads them so. The last model fills in the examples and, if `frozen` has
+    pairs, is measured on them. Raises ModelError for a base model of a shorter length that predicts nothing.
     """
     row_length, precision = frozen.rows.row_length, resolved_precision(recipe.precision)
     base_positions = min(architecture_of(models[0].model).num_positions, row_length)
@@ -81,6 +81,7 @@ def compare(
     found = tallies(subjects, frozen, base_positions, accelerator, "evaluate")
     if base_positions < row_length:  # else it may be a model whose new head was trained
         check_predicts(found["base_cut"].measured.whole, frozen, cut_row, sources.base)
+    pairs = measure_pairs(long[-1], frozen, accelerator, "evaluate") if frozen.pairs else None
     examples = filled_masks(long[-1], models[-1].tokenizer, frozen, NUM_EXAMPLES, accelerator.device)
     return Evaluation(
         row_length=row_length,
@@ -95,6 +96,7 @@ def compare(
         curve=curve,
         examples=tuple(examples),
         isolated=tuple(name for name, subject in subjects.items() if subject.objective.isolates_documents),
+        pairs=pairs,
     ).signed()
 
 

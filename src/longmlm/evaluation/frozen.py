@@ -16,21 +16,23 @@ from jaxtyping import Int64
 
 from longmlm.artifacts.accuracy import Accuracy
 from longmlm.batches.masking import MaskedRow, mask_row
-from longmlm.data.row import LooseRows, Maskable, SpecialTokens
+from longmlm.batches.pairs import Pairing
+from longmlm.data.row import LooseRows, Maskable, Row, SpecialTokens
 from longmlm.data.rows import Rows
 from longmlm.errors import ModelError, counted
-from longmlm.settings.masking import HeldOut
+from longmlm.settings.masking import HeldOut, PairKind
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenRows:
-    """Held-out rows, each with one mask that is the same for every model."""
+    """Held-out rows, each with one mask that is the same for every model; and with one pair, if pairs are measured."""
 
     rows: Rows | LooseRows
     settings: HeldOut
     vocabulary: Maskable
     special: SpecialTokens
     rows_per_batch: int = 16
+    pairs: PairKind | None = None
 
     @property
     def row_ids(self) -> list[int]:
@@ -47,7 +49,16 @@ class FrozenRows:
 
     def masked(self, row_id: int) -> MaskedRow:
         """Returns a row under its frozen mask."""
-        return mask_row(self.rows[row_id], self.vocabulary, self.settings.masking, self.settings.mask_seed, 0, row_id)
+        return self._masked(self.rows[row_id], row_id)
+
+    def masked_pair(self, row_id: int) -> MaskedRow:
+        """Returns the frozen pair that is made from a row, under its frozen mask."""
+        assert self.pairs is not None
+        pairing = Pairing(self.pairs, self.special)
+        return self._masked(pairing.pair(self.rows, row_id, self.settings.mask_seed, 0), row_id)
+
+    def _masked(self, row: Row, row_id: int) -> MaskedRow:
+        return mask_row(row, self.vocabulary, self.settings.masking, self.settings.mask_seed, 0, row_id)
 
 
 class View(NamedTuple):

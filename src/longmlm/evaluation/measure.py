@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,9 +22,10 @@ from accelerate import Accelerator
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from longmlm.artifacts.accuracy import Measured
+from longmlm.artifacts.accuracy import Measured, PairAccuracy
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
+from longmlm.batches.pairs import NO_PAIR, PairedRow
 from longmlm.evaluation.frozen import FrozenRows, Viewer
 from longmlm.evaluation.tally import Tally
 from longmlm.model.mlm import MlmObjective
@@ -130,6 +131,67 @@ def _predicted(
     batch = collate([one.view for one in inputs], None if is_packed else pad, isolates_documents=isolates)
     losses, is_correct = objective.predict(batch.to(device))
     return torch.stack([torch.ones_like(losses), is_correct.to(losses), losses])
+
+
+def measure_pairs(
+    objective: MlmObjective,
+    frozen: FrozenRows,
+    accelerator: Accelerator | None,
+    name: str = "",
+    before_row: Callable[[], None] = heartbeat,
+) -> PairAccuracy | None:
+    """Returns the model's accuracy on the frozen pairs of the held-out rows; None if none of these rows is a pair.
+
+    Ranks, progress and `before_row` are as in `tallies`.
+    """
+    row_ids = frozen.row_ids
+    rank, num_processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
+    num_indices = math.ceil(len(row_ids) / num_processes) * num_processes
+    share, size = range(rank, num_indices, num_processes), BatchSize(frozen.rows_per_batch)
+    found = np.zeros((4, num_indices))  # of each row: whether it is a pair, its label, whether it is correct, its loss
+    predict = partial(
+        _predicted_pairs,
+        objective,
+        pad=None if objective.reads_packed_batches else frozen.special.pad,
+        device=accelerator.device if accelerator else objective.model.device,
+    )
+    progress = Progress(name, len(share), "pair", is_shown=bool(name) and rank == 0)
+    with progress, inference(objective):
+        for begin in range(0, len(share), frozen.rows_per_batch * BATCHES_PER_CHUNK):
+            chunk = share[begin : begin + frozen.rows_per_batch * BATCHES_PER_CHUNK]
+            pairs = [(index, frozen.masked_pair(row_ids[index % len(row_ids)])) for index in chunk]
+            pairs.sort(key=lambda one: -len(one[1].row))
+            start = 0
+            for end, result in results_of_batches(predict, pairs, size, before_row, objective.has_full_parameters):
+                found[:, [index for index, _ in pairs[start:end]]] = result.double().cpu().numpy()
+                progress.advance(end - start)
+                start = end
+    if accelerator:
+        found = accelerator.reduce(torch.from_numpy(found).to(accelerator.device), "sum").cpu().numpy()
+    is_pair, labels, is_correct, losses = found[:, : len(row_ids)]
+    if not (count := int(is_pair.sum())):
+        return None
+    share_correct, negatives = is_correct.sum() / count, labels.sum() / count
+    return PairAccuracy(
+        accuracy=float(100 * share_correct),
+        standard_error=float(100 * math.sqrt(share_correct * (1 - share_correct) / count)),
+        loss=float(losses.sum() / count),
+        num_pairs=count,
+        larger_share=float(100 * max(negatives, 1 - negatives)),
+    )
+
+
+def _predicted_pairs(
+    objective: MlmObjective, pairs: Sequence[tuple[int, MaskedRow]], pad: int | None, device: torch.device
+) -> Float[Tensor, "4 rows"]:
+    """Returns for each row whether it is a pair, its label, whether that is predicted, and the loss; zeros for none."""
+    labels = torch.tensor([cast(PairedRow, one.row).label for _, one in pairs], device=device)
+    is_pair = labels != NO_PAIR
+    losses, is_correct = objective.predict_pairs(collate([one for _, one in pairs], pad).to(device))
+    found = torch.zeros(4, len(pairs), device=device)
+    columns = (torch.ones_like(losses), labels[is_pair], is_correct, losses)
+    found[:, is_pair] = torch.stack([column.to(losses) for column in columns])
+    return found
 
 
 @contextmanager

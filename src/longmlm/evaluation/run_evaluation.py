@@ -7,13 +7,13 @@ from pathlib import Path
 from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
-from longmlm.artifacts.accuracy import FilledMask, Measured
+from longmlm.artifacts.accuracy import FilledMask, Measured, PairAccuracy
 from longmlm.artifacts.provenance import ModelSource
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
 from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, Viewer, check_predicts, viewer_of, whole
-from longmlm.evaluation.measure import Subject, tallies
+from longmlm.evaluation.measure import Subject, measure_pairs, tallies
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.terms import with_tokens_of
@@ -65,13 +65,18 @@ class RunEvaluation:
         check_predicts(measured.whole, self.frozen, view, name)
         return measured
 
-    def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
-        """Returns the accuracy now, of whole rows and per block, and `num_examples` predictions."""
-        measured, examples = self._measure(self.objective, whole, between_rows, "evaluate"), []
+    def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, PairAccuracy | None, tuple[FilledMask, ...]]:
+        """Returns the accuracy now, of whole rows and per block, that on pairs, and `num_examples` predictions.
+
+        Masked tokens are measured in rows as they are, without pairs, so that runs with and without pairs compare.
+        """
+        measured, pairs, examples = self._measure(self.objective, whole, between_rows, "evaluate"), None, []
+        if self.frozen.pairs:
+            pairs = measure_pairs(self.objective, self.frozen, self.accelerator, "evaluate", between_rows)
         if self.num_examples:  # on every rank, because a partitioned model needs all of them
             device = self.accelerator.device
             examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, device)
-        return replace(measured, positions=()), tuple(examples)
+        return replace(measured, positions=()), pairs, tuple(examples)
 
     def is_over(self, state: TrainState) -> bool:
         """Returns whether the lost accuracy is recovered, if the run stops then."""

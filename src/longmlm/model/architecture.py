@@ -24,7 +24,8 @@ class Architecture:
     `head` maps hidden states to logits. `head_matrix` is the dense layer of its transform, if it has one;
     `decoder_weight` (vocabulary, width) and `decoder_bias` are its last layer, whose weight is often tied to the word
     embedding. ALBERT applies each of its `layers` several times. The first `position_offset` positions are reserved;
-    `num_positions` counts the others, up to max_position_embeddings of the config.
+    `num_positions` counts the others, up to max_position_embeddings of the config. `pair_head` is that of a model for
+    pairs of segments, such as BertForPreTraining, which also has a pooler.
     """
 
     encoder: nn.Module
@@ -35,6 +36,15 @@ class Architecture:
     decoder_bias: nn.Parameter | None
     position_offset: int
     num_positions: int
+    pair_head: nn.Module | None = None
+
+    def pair_logits(self, first: Tensor) -> Tensor:
+        """Returns the logits (rows, 2) of the pair head from the hidden states (rows, width) of first tokens."""
+        assert self.pair_head is not None
+        encoder = cast(Any, self.encoder)
+        if hasattr(encoder, "pooler_activation"):  # ALBERT's
+            return self.pair_head(encoder.pooler_activation(encoder.pooler(first)))
+        return self.pair_head(encoder.pooler(first.unsqueeze(1)))
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
@@ -64,6 +74,7 @@ def parts_of(model: Any) -> Architecture:  # Any: each family has attributes of 
     encoder, decoder = model.base_model, model.get_output_embeddings()
     weight, bias, offset = decoder.weight, decoder.bias, position_offset(encoder)
     head: Callable[[Tensor], Tensor]
+    pair_head = None
     if hasattr(model, NEW_DEBERTA_HEAD):  # it decodes with the word embedding and a bias of its own
         words, last = model.get_input_embeddings(), model.lm_predictions.lm_head
         head, matrix = partial(model.lm_predictions, word_embeddings=words), last.dense
@@ -73,8 +84,9 @@ def parts_of(model: Any) -> Architecture:  # Any: each family has attributes of 
         modules = [model.get_submodule(name) for name in family.head]
         head = nn.Sequential(*modules) if len(modules) > 1 else modules[0]
         matrix = model.get_submodule(family.matrix) if family.matrix else None
+        pair_head = dict(model.named_modules()).get(family.pair_head)
     num_positions = model.config.max_position_embeddings - offset
-    return Architecture(encoder, layers_of(encoder), head, matrix, weight, bias, offset, num_positions)
+    return Architecture(encoder, layers_of(encoder), head, matrix, weight, bias, offset, num_positions, pair_head)
 
 
 def unused_bias(model: PreTrainedModel) -> tuple[str, str] | None:

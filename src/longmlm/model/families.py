@@ -18,7 +18,8 @@ class Family:
 
     `head` names the modules that compute logits from hidden states, one after the other, and `matrix` the dense layer
     among them. The first `num_reserved` positions are for padding: in some families one more than pad_token_id of the
-    config. The feed-forward layer of a gated family has two input matrices.
+    config. The feed-forward layer of a gated family has two input matrices. `pair_head` names the module that says of
+    the pooled first token whether two segments follow each other.
     """
 
     positions: Literal["learned", "relative", "rotary"]
@@ -26,16 +27,17 @@ class Family:
     matrix: str | None
     num_reserved: int | Literal["pad_token_id + 1"] = 0
     is_gated: bool = False
+    pair_head: str | None = None
 
 
 ROBERTA = Family("learned", ("lm_head",), "lm_head.dense", "pad_token_id + 1")
-BERT_HEAD = (("cls",), "cls.predictions.transform.dense")
+BERT_HEAD = (("cls.predictions",), "cls.predictions.transform.dense")
 DISTILBERT_HEAD = ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
 COUNTED_FROM_PADDING = ("roberta", "xlm-roberta", "camembert")
 FAMILIES = {
     **dict.fromkeys(COUNTED_FROM_PADDING, ROBERTA),
-    "bert": Family("learned", *BERT_HEAD),
-    "albert": Family("learned", ("predictions",), "predictions.dense"),
+    "bert": Family("learned", *BERT_HEAD, pair_head="cls.seq_relationship"),
+    "albert": Family("learned", ("predictions",), "predictions.dense", pair_head="sop_classifier"),
     "electra": Family("learned", ("generator_predictions", "generator_lm_head"), "generator_predictions.dense"),
     "distilbert": Family("learned", DISTILBERT_HEAD, "vocab_transform"),
     "modernbert": Family("rotary", ("head", "decoder"), "head.dense", is_gated=True),
@@ -89,6 +91,29 @@ def has_head(config: Any, weight_names: Collection[str]) -> bool:
         return True
     beginnings = tuple(f"{part}." for part in (*family.head, NEW_DEBERTA_HEAD))
     return any(name.startswith(beginnings) for name in weight_names)
+
+
+def check_reads_pairs(config: Any, name: str, extension: Extension | None = None) -> None:
+    """Raises ModelError, with the reason, for a model of a supported family that cannot learn pairs of segments."""
+    remedy = "remove [recipe.pairs] (in a pipeline, [pretrain.recipe.pairs])"
+    if FAMILIES[config.model_type].pair_head is None:
+        able = " and ".join(family for family, about in FAMILIES.items() if about.pair_head)
+        raise ModelError(
+            f"{name} is a {config.model_type} model, which has no head for pairs, only {able} models have one: {remedy}"
+        )
+    if getattr(config, "type_vocab_size", 2) < 2:  # noqa: PLR2004 - one for each segment
+        raise ModelError(f"{name} has a single token type (type_vocab_size = 1), and pairs need two: {remedy}")
+    if extension and extension.attention_window is not None:
+        raise ModelError(
+            f"{name} has a window, so it is released as a Longformer, which has no head for pairs: extend it without "
+            f"attention_window, or {remedy}"
+        )
+
+
+def has_pair_head(config: Any, weight_names: Collection[str]) -> bool:
+    """Returns whether some of these weights are of the family's pair head."""
+    head = FAMILIES[config.model_type].pair_head
+    return any(name.startswith(f"{head}.") for name in weight_names)
 
 
 def non_learned_positions(config: Any) -> str | None:

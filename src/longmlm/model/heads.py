@@ -1,31 +1,49 @@
-"""The head of a loaded model: whether its checkpoint has one, and a new one in place of it."""
+"""The heads of a loaded model: whether its checkpoint has them, and new ones in place of them."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from longmlm.errors import ModelError
-from longmlm.model.architecture import architecture_of, unused_bias
+from longmlm.model.architecture import architecture_of, parts_of, unused_bias
 from longmlm.model.checks import REBUILT_BUFFERS
 
 
-def complete_mlm_head(name: str, model: PreTrainedModel, info: dict[str, Any], new_head: bool) -> list[str]:
-    """Makes missing parts of the MLM head if `new_head` allows it; returns notes on the head.
+def complete_heads(name: str, model: PreTrainedModel, info: dict[str, Any], new_head: bool) -> list[str]:
+    """Makes missing parts of the MLM head and, in a model for pairs, of pooler and pair head if `new_head` allows it.
 
-    `info` is the loading info of transformers.
+    `info` is the loading info of transformers. Returns notes on the heads.
 
-    Raises ModelError if the head, or a part of it, is missing and may not be new, or is there and may be new.
+    Raises ModelError if a head, or a part of it, is missing and may not be new, or if all are there and may be new.
     """
-    notes = _unite_biases(name, model, info["missing_keys"])
-    missing = sorted(key for key in info["missing_keys"] if not key.endswith(REBUILT_BUFFERS))
-    if not missing and new_head:
-        raise ModelError(f"{name} has an MLM head, so new_head has no effect: remove new_head")
-    if not missing:
-        return notes
-    head = head_of(model).keys()
+    notes, of_pairs = _unite_biases(name, model, info["missing_keys"]), pair_parameters(model)
+    all_missing = sorted(key for key in info["missing_keys"] if not key.endswith(REBUILT_BUFFERS))
+    missing = [key for key in all_missing if key not in of_pairs]
+    if not all_missing and new_head:
+        heads = "an MLM head and a pair head" if of_pairs else "an MLM head"
+        raise ModelError(f"{name} has {heads}, so new_head has no effect: remove new_head")
+    if missing:
+        notes += _complete_mlm_head(name, model, info, missing, new_head)
+    if missing_pair := [key for key in all_missing if key in of_pairs]:
+        is_part = len(missing_pair) < len(of_pairs)
+        has = f"only a part of its pooler and pair head, {missing_pair[0]} is missing" if is_part else "no pair head"
+        if not new_head:
+            raise ModelError(
+                f"{name} has {has}: take a checkpoint that has one, set new_head = true under [start] to add an "
+                "untrained one, or remove [recipe.pairs]"
+            )
+        notes += [f"{name} has {has}: {', '.join(missing_pair)} untrained"]
+    return notes
+
+
+def _complete_mlm_head(
+    name: str, model: PreTrainedModel, info: dict[str, Any], missing: list[str], new_head: bool
+) -> list[str]:
+    """Makes these missing parts of the MLM head, or raises ModelError; returns a note."""
+    head = head_of(model).keys() - pair_parameters(model).keys()
     decoders = {key for key in head if key.endswith("decoder.weight")}
     if {*missing} == decoders and model.config.tie_word_embeddings is False:
         raise ModelError(
@@ -36,8 +54,8 @@ def complete_mlm_head(name: str, model: PreTrainedModel, info: dict[str, Any], n
     if new_head:
         _start_as_identity(model, missing)
         if is_part:
-            return [*notes, f"{name} has only a part of its MLM head: {', '.join(missing)} untrained"]
-        return [*notes, f"{name} has no MLM head: a new, untrained one was made"]
+            return [f"{name} has only a part of its MLM head: {', '.join(missing)} untrained"]
+        return [f"{name} has no MLM head: a new, untrained one was made"]
     if is_part:
         raise ModelError(
             f"{name} has only a part of its MLM head, {missing[0]} is missing: take an intact checkpoint, or set "
@@ -59,6 +77,14 @@ def head_of(model: PreTrainedModel) -> dict[str, nn.Parameter]:
     """Returns the parameters outside the model's encoder."""
     encoder = {id(parameter) for parameter in model.base_model.parameters()}
     return {key: parameter for key, parameter in model.named_parameters() if id(parameter) not in encoder}
+
+
+def pair_parameters(model: PreTrainedModel) -> dict[str, nn.Parameter]:
+    """Returns the parameters of pooler and pair head of a model for pairs; none of another model."""
+    if (head := parts_of(model).pair_head) is None:
+        return {}
+    own = {id(parameter) for part in (head, cast(Any, model.base_model).pooler) for parameter in part.parameters()}
+    return {key: parameter for key, parameter in model.named_parameters() if id(parameter) in own}
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
+    AutoModelForPreTraining,
     AutoModelForSequenceClassification,
     LongformerConfig,
     PretrainedConfig,
@@ -27,8 +28,8 @@ from longmlm.hubs.models import CONFIG, local_model_sha256, read_architecture, s
 from longmlm.model.architecture import NUM_GLOBAL
 from longmlm.model.carried import Carried, read_carried
 from longmlm.model.checks import check_encoder, check_model_files, check_stored, check_tied, stored_weights
-from longmlm.model.families import COUNTED_FROM_PADDING, FAMILIES, check_architecture
-from longmlm.model.heads import complete_mlm_head, replace_task_head
+from longmlm.model.families import COUNTED_FROM_PADDING, FAMILIES, check_architecture, check_reads_pairs
+from longmlm.model.heads import complete_heads, replace_task_head
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions, sinusoidal_table
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
@@ -74,17 +75,18 @@ def load_model(
 ) -> LoadedModel:
     """Returns the model in a folder or on the hub, in fp32, with all its files from one commit.
 
-    By default the model is a masked language model. With another of transformers' Auto classes, it is an encoder of any
-    family with that class's head, and `config_values` are set in its config. `new_head` adds an MLM head to a
-    checkpoint without one, and replaces a task head; a new head, or a missing pooler, is initialised with `seed`.
+    By default the model is a masked language model; with AutoModelForPreTraining, one for pairs, whose pooler and pair
+    head are trained. With another of transformers' Auto classes, it is an encoder of any family with that class's head,
+    and `config_values` are set in its config. `new_head` adds an MLM head or a pair head to a checkpoint without one,
+    and replaces a task head; a new head, or a missing pooler, is initialised with `seed`.
     Attention is limited to the window in longmlm.json, if there is one; a Longformer's window is in its config.
 
     Code in a repository is never run: a model with code is loaded as a stock model of its family if that takes all its
     weights. Raises ModelError for a model that is missing, altered or unreadable, whose architecture cannot be used,
     with missing weights or tokenizer, weights that its config does not describe, token ids beyond the word embedding,
-    or without an MLM head, or with one if `new_head` is set.
+    or without a head that it needs, or with all of them if `new_head` is set.
     """
-    snapshot, is_mlm = snapshot_of(name, revision), auto_class is AutoModelForMaskedLM
+    snapshot, is_mlm = snapshot_of(name, revision), auto_class in (AutoModelForMaskedLM, AutoModelForPreTraining)
     folder = snapshot.folder
     check_model_files(name, snapshot)
     config, notes = _load_config(name, folder)
@@ -94,6 +96,8 @@ def load_model(
         )
     if is_mlm or config.model_type in FAMILIES:
         check_architecture(config, name)
+    if auto_class is AutoModelForPreTraining:
+        check_reads_pairs(config, name)
     for key, value in (config_values or {}).items():
         setattr(config, key, value)
     if new_head:
@@ -102,7 +106,7 @@ def load_model(
     check_encoder(name, model, info)
     notes = [*snapshot.notes, *notes]
     if is_mlm:
-        notes += complete_mlm_head(name, model, info, new_head)
+        notes += complete_heads(name, model, info, new_head)
     elif new_head:
         notes += replace_task_head(name, model, info["missing_keys"], seed)
     loaded = load_tokenizer(name, folder)
@@ -115,6 +119,16 @@ def load_model(
         use_window(model.base_model, Window.of(provenance.extension))
     carried = read_carried(snapshot, info["unexpected_keys"], model.base_model_prefix) if is_mlm else Carried()
     return LoadedModel(model, loaded.tokenizer, snapshot.commit, (*notes, *loaded.notes), provenance, carried)
+
+
+def class_for(pairs: object) -> Any:
+    """Returns the Auto class of a model that is trained on masked tokens and, if there are `pairs`, on pairs."""
+    return AutoModelForPreTraining if pairs else AutoModelForMaskedLM
+
+
+def load_trained(name: str) -> LoadedModel:
+    """Returns what load_model does; a model in a folder that was trained on pairs has its pooler and pair head."""
+    return load_model(name, auto_class=class_for(read_provenance(name).pairs))
 
 
 def stock_global_tokens(auto_class: Any) -> int:
@@ -131,8 +145,10 @@ def _set_stock_global_tokens(name: str, config: Any, auto_class: Any) -> list[st
     return [f"{name} was trained with {counted(before, 'global token')}; here it has {now or 'none'}, as by default"]
 
 
-def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
+def new_model(config_file: str, tokenizer_name: str, seed: int, auto_class: Any = AutoModelForMaskedLM) -> LoadedModel:
     """Returns an untrained model of the architecture in a transformers config.json, with the tokenizer's special ids.
+
+    With AutoModelForPreTraining, it has a pooler and a pair head too.
 
     Weights are initialised by transformers; positions start as sinusoids with the same standard deviation. Raises
     ModelError for a file that cannot be used, and for a vocabulary smaller than the tokenizer's.
@@ -148,8 +164,10 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
                 f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {highest}: set it to "
                 f"{highest + 1} or more"
             )
+        if auto_class is AutoModelForPreTraining:
+            check_reads_pairs(config, config_file)
         torch.manual_seed(seed)
-        model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+        model = auto_class.from_config(config, dtype=torch.float32)
     if has_position_table(model):
         num_positions, width = position_table_of(model).usable_rows.shape
         replace_positions(model, sinusoidal_table(num_positions, width, config.initializer_range))

@@ -1,4 +1,4 @@
-"""The masked-language-modelling objective: loss and accuracy at the selected positions of a padded or packed batch."""
+"""The objectives: loss and accuracy at the selected positions, and of the pairs, of a padded or packed batch."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,10 +29,14 @@ class LossSum(NamedTuple):
 
 
 class MlmOutput(NamedTuple):
-    """Cross-entropy in nats, and whether the likeliest token is correct, at each selected position."""
+    """Cross-entropy in nats, and whether the likeliest token or label is correct, of each selected position or pair."""
 
     losses: Float[Tensor, " selected"]
     is_correct: Bool[Tensor, " selected"]
+
+    def sums(self) -> LossSum:
+        """Returns the sums over the batch."""
+        return LossSum(self.losses.sum(), self.is_correct.sum())
 
 
 class MlmObjective(nn.Module):
@@ -55,36 +59,60 @@ class MlmObjective(nn.Module):
             attend_in_fp32(self.encoder)
 
     def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
-        """Returns the sums over the batch."""
-        output = self.predict(batch)
-        return {"mlm": LossSum(output.losses.sum(), output.is_correct.sum())}
+        """Returns the sums over the batch; those over its pairs too, if it is a batch of pairs.
+
+        The pair head is called even if no row of the batch is a pair: every rank needs its gradients.
+        """
+        if batch.pair_starts is None or batch.pair_labels is None:
+            return {"mlm": self.predict(batch).sums()}
+        hidden, first = self._states_at(batch, batch.selected, batch.pair_starts)
+        tokens, pairs = self._predict_tokens(hidden, batch.labels), self._predict_pairs(first, batch.pair_labels)
+        return {"mlm": tokens.sums(), "pair": pairs.sums()}
 
     def predict(self, batch: MlmBatch) -> MlmOutput:
         """Returns loss and correctness at each selected position, in the batch's order."""
-        hidden, size = self._selected_states(batch), max_positions_at_a_time(self.model.config.vocab_size)
+        [hidden] = self._states_at(batch, batch.selected)
+        return self._predict_tokens(hidden, batch.labels)
+
+    def predict_pairs(self, batch: MlmBatch) -> MlmOutput:
+        """Returns loss and correctness of each pair, in the batch's order."""
+        assert batch.pair_starts is not None
+        assert batch.pair_labels is not None
+        [first] = self._states_at(batch, batch.pair_starts)
+        return self._predict_pairs(first, batch.pair_labels)
+
+    def _predict_pairs(self, first: Float[Tensor, "pairs width"], labels: Int[Tensor, " pairs"]) -> MlmOutput:
+        with self.autocast(first):
+            logits = self.parts.pair_logits(first).float()
+        return _output(logits, labels)
+
+    def _predict_tokens(self, hidden: Float[Tensor, "selected width"], labels: Int[Tensor, " selected"]) -> MlmOutput:
+        size = max_positions_at_a_time(self.model.config.vocab_size)
         if len(hidden) <= size or not self.has_full_parameters:
-            return self._predict(hidden, batch.labels)
+            return self._predict(hidden, labels)
         predict = self._predict
         if torch.is_grad_enabled():
             predict = partial(checkpoint, predict, use_reentrant=False, preserve_rng_state=False)
-        parts = [predict(*part) for part in zip(hidden.split(size), batch.labels.split(size), strict=True)]
+        parts = [predict(*part) for part in zip(hidden.split(size), labels.split(size), strict=True)]
         return MlmOutput(*map(torch.cat, zip(*parts, strict=True)))
 
     def _predict(self, hidden: Float[Tensor, "selected width"], labels: Int[Tensor, " selected"]) -> MlmOutput:
-        logits = self._logits(hidden)
-        return MlmOutput(nn.functional.cross_entropy(logits, labels, reduction="none"), logits.argmax(-1) == labels)
+        return _output(self._logits(hidden), labels)
 
     def logits(self, batch: MlmBatch) -> Float[Tensor, "selected vocabulary"]:
         """Returns the fp32 logits at the selected positions, computed under autocast unless the precision is no."""
-        return self._logits(self._selected_states(batch))
+        [hidden] = self._states_at(batch, batch.selected)
+        return self._logits(hidden)
 
     def _logits(self, hidden: Float[Tensor, "selected width"]) -> Float[Tensor, "selected vocabulary"]:
         with self.autocast(hidden):
             return self.parts.head(hidden).float()
 
-    def _selected_states(self, batch: MlmBatch) -> Float[Tensor, "selected width"]:
+    def _states_at(self, batch: MlmBatch, *places: Int[Tensor, " _"]) -> list[Float[Tensor, "_ width"]]:
+        """Returns the last hidden states at indices into the flattened batch."""
         with self.autocast(batch.input_ids):
-            return self.hidden_states(batch).flatten(0, 1).index_select(0, batch.selected)
+            hidden = self.hidden_states(batch).flatten(0, 1)
+            return [hidden.index_select(0, one) for one in places]
 
     @property
     def encoder(self) -> PreTrainedModel:
@@ -111,6 +139,8 @@ class MlmObjective(nn.Module):
             return deberta_states(self.encoder, batch)
         more = self._packing(batch) if batch.row_lengths else self._global_tokens(batch.input_ids)
         mask = self.attention_mask(batch)
+        if batch.token_type_ids is not None:
+            more["token_type_ids"] = batch.token_type_ids
         return self.encoder(input_ids=batch.input_ids, attention_mask=mask, **more).last_hidden_state
 
     def _states_by_document(self, batch: MlmBatch) -> Float[Tensor, "1 tokens width"]:
@@ -152,6 +182,10 @@ class MlmObjective(nn.Module):
         is_global = torch.zeros_like(input_ids)
         is_global[:, :number] = 1
         return {"global_attention_mask": is_global}
+
+
+def _output(logits: Float[Tensor, "selected classes"], labels: Int[Tensor, " selected"]) -> MlmOutput:
+    return MlmOutput(nn.functional.cross_entropy(logits, labels, reduction="none"), logits.argmax(-1) == labels)
 
 
 def max_positions_at_a_time(vocab_size: int) -> int:

@@ -24,6 +24,7 @@ from longmlm.settings.results import result_of
 from longmlm.training.run_folder import list_checkpoints
 
 UNUSED_TOKENS = 19  # empty at the end of a row: rows of English text are 85 to 88 % full at 128 tokens, 99 % at 1536
+SENTENCE_TOKENS = 23  # of English novels
 MIN_FILL = 0.8  # of rows so short that sentences are cut
 
 
@@ -92,6 +93,8 @@ def corpus_size(sources: Sequence[Source]) -> CorpusSize:
 def estimated_rows(tokens_per_source: Sequence[int], recipe: PrepareRecipe) -> RowsSize:
     """Returns an estimate of the rows: about half a long sentence stays empty at the end of each."""
     fill = max(MIN_FILL, 1 - UNUSED_TOKENS / recipe.row_length)
+    if recipe.packing == "sentence-pair":
+        fill = min(fill, (2 * SENTENCE_TOKENS + 2) / recipe.row_length)
     row_tokens, num_tokens = max(1.0, fill * recipe.row_length - 2), sum(tokens_per_source)
     trained = {
         name: (1 - recipe.held_out_fraction) * tokens

@@ -11,7 +11,8 @@ from huggingface_hub.constants import REPOCARD_NAME
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import PICTURES
-from longmlm.artifacts.provenance import RELEASED_FROM, Provenance, ReleasedFrom, read_provenance
+from longmlm.artifacts.provenance import Provenance, read_provenance
+from longmlm.artifacts.released import RELEASED_FROM, ReleasedFrom
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
@@ -21,7 +22,7 @@ from longmlm.hubs.licences import check_licence, licence_of
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
-from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.loading import LoadedModel, load_trained
 from longmlm.release.export import carried_by, check_exportable, export, longformer_window
 from longmlm.release.gate import evaluation_of, exported_accuracy
 from longmlm.release.onnx_graph import write_graphs
@@ -110,7 +111,7 @@ def write_release(model: Path, rows_name: str, evaluation_folder: str | None, se
 
 def write_model(model: Path, rows: Rows, recipe: ReleaseRecipe, folder: Path) -> tuple[LoadedModel, list[str]]:
     """Writes the stock model and its ONNX files; returns the model in memory and notes on the ONNX files."""
-    trained = load_model(str(model))
+    trained = load_trained(str(model))
     check_exportable(trained, recipe)
     vocabulary = vocabulary_of_pretrained(trained.tokenizer, str(model))
     check_rows_fit_model(rows, vocabulary, architecture_of(trained.model).num_positions)

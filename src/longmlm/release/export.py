@@ -14,7 +14,8 @@ from longmlm.hubs.extra_files import SENTENCE_FILES, TEMPLATES
 from longmlm.model.architecture import NUM_GLOBAL, architecture_of, position_offset, without_pooler
 from longmlm.model.carried import Carried, save_model
 from longmlm.model.checks import REBUILT_BUFFERS
-from longmlm.model.loading import LoadedModel
+from longmlm.model.heads import pair_parameters
+from longmlm.model.loading import LoadedModel, class_for
 from longmlm.model.window import Window
 from longmlm.settings.release import ReleaseRecipe, WeightType
 
@@ -49,18 +50,20 @@ def export(
 ) -> None:
     """Writes a stock model with the trained weights, in files of at most `max_shard_size`, and the tokenizer.
 
-    A model with a window becomes a Longformer. The trained model itself stays as it is; the tokenizer of a masked
-    language model gets its length. Raises ReleaseError if Longformer cannot compute what the model does.
+    A model with a window becomes a Longformer. The trained model itself stays as it is; a masked language model keeps a
+    trained pair head, and its tokenizer gets its length. Raises ReleaseError if Longformer cannot compute what the
+    model does.
     """
+    is_mlm = auto_class is AutoModelForMaskedLM
     if window := longformer_window(trained):
         stock: Any = as_longformer(trained.model, window, auto_class)
     else:
-        stock = auto_class.from_config(trained.model.config)
+        stock = (class_for(pair_parameters(trained.model)) if is_mlm else auto_class).from_config(trained.model.config)
         stock.load_state_dict(trained.model.state_dict(), strict=True)
         stock.tie_weights()
     stock.to(TYPES[weights])
     stock.config.dtype = TYPES[weights]
-    if auto_class is AutoModelForMaskedLM:
+    if is_mlm:
         trained.tokenizer.model_max_length = architecture_of(trained.model).num_positions
     save_model(stock, trained.tokenizer, carried_by(trained, weights), folder, max_shard_size=max_shard_size)
 

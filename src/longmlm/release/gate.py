@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoTokenizer
 
-from longmlm.artifacts.accuracy import Accuracy
+from longmlm.artifacts.accuracy import Accuracy, PairAccuracy
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.batches.steps import check_rows_fit_model
@@ -15,9 +15,9 @@ from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError, counted
 from longmlm.evaluation.frozen import FrozenRows, whole
-from longmlm.evaluation.measure import measure
+from longmlm.evaluation.measure import measure, measure_pairs
 from longmlm.hubs.models import local_model_sha256
-from longmlm.model.loading import library_errors
+from longmlm.model.loading import class_for, library_errors
 from longmlm.model.mlm import MlmObjective
 from longmlm.runtime.launch import launch, supported_precision
 from longmlm.settings.masking import HeldOut
@@ -117,7 +117,7 @@ def exported_accuracy(
     if reported is None:
         return None
     with library_errors(f"{folder} cannot be loaded"):  # as users load it; whether weights are missing is proven later
-        model = AutoModelForMaskedLM.from_pretrained(folder, dtype="float32")
+        model = class_for(provenance.pairs).from_pretrained(folder, dtype="float32")
         tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     precision = supported_precision(reported.precision)
     objective = MlmObjective(model, precision, provenance.isolates_documents)
@@ -125,11 +125,16 @@ def exported_accuracy(
         return None
     vocabulary = vocabulary_of_pretrained(tokenizer, str(folder))
     check_rows_fit_model(rows, vocabulary)
-    frozen = FrozenRows(rows, reported.held_out, vocabulary.maskable, vocabulary.special)
+    pairs = evaluation.pairs if evaluation else provenance.pair_accuracy
+    masks = (reported.held_out, vocabulary.maskable, vocabulary.special)
+    frozen = FrozenRows(rows, *masks, pairs=provenance.pairs)
     accelerator = launch(precision)
     objective.to(accelerator.device)
     measured = measure(objective, frozen, whole, rows.row_length, accelerator, "verify")
-    check_same_accuracy(measured.whole, reported, is_rounded=recipe.weights != "fp32" or reported.precision != "no")
+    is_rounded = recipe.weights != "fp32" or reported.precision != "no"
+    check_same_accuracy(measured.whole, reported, is_rounded)
+    if pairs:
+        check_same_pairs(measure_pairs(objective, frozen, accelerator, "verify"), pairs, is_rounded)
     if evaluation:
         of_files = replace(evaluation, measured={**evaluation.measured, "long_after": measured})
         check_recovered(of_files, recipe)
@@ -174,6 +179,17 @@ def check_same_accuracy(measured: Accuracy, reported: ReportedAccuracy, is_round
             f"the exported model reaches {accuracy:.2f} % on {counted(measured.num_selected, 'held-out token')}, "
             f"{reported.file} reports {reported.accuracy:.2f} %: {differing:,.0f} predictions differ, but rounding "
             f"explains at most {explained:,.0f}: export again, or evaluate the model again"
+        )
+
+
+def check_same_pairs(measured: PairAccuracy | None, reported: PairAccuracy, is_rounded: bool) -> None:
+    """Raises ReleaseError when other pairs were measured, or more predictions differ than rounding explains."""
+    count = reported.num_pairs
+    differing = abs(measured.accuracy - reported.accuracy) / 100 * count if measured else math.nan
+    if measured is None or measured.num_pairs != count or not differing <= most_flips(count, is_rounded):
+        raise ReleaseError(
+            f"on pairs, the exported model reaches {measured or 'nothing'}, but {reported} was reported: export again, "
+            "or evaluate the model again"
         )
 
 

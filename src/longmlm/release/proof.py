@@ -23,6 +23,7 @@ from longmlm.errors import ReleaseError, counted, naming
 from longmlm.evaluation.frozen import FrozenRows, cut
 from longmlm.hubs.transfers import SECRET_VARIABLE
 from longmlm.model.architecture import architecture_of
+from longmlm.model.heads import pair_parameters
 from longmlm.model.loading import LoadedModel
 from longmlm.model.mlm import max_positions_at_a_time
 from longmlm.release import reload
@@ -158,7 +159,9 @@ def prove(
     content = _reference(stored, rows, base_positions)
     if (folder / MLM).is_file():
         content |= _onnx_reference(stored, content, trained, rows)
-    content |= {f"{CARRIED}{name}": value for name, value in carried_by(trained, weights).weights.items()}
+    kept = {name: value.detach().to(TYPES[weights]) for name, value in pair_parameters(stored).items()}
+    kept |= carried_by(trained, weights).weights  # what the model of this proof, a masked language model, does not use
+    content |= {f"{CARRIED}{name}": value for name, value in kept.items()}
     text = masked_text(trained.tokenizer, rows, min(rows.row_length, num_positions))
     proof = reload_in_process(folder, content, codes, text=text)
     proof.check(stored, num_positions, trained.tokenizer.truncation_side)

@@ -79,13 +79,19 @@ def logits_of(
     For `tokens`, the encoder returns their hidden states only, so that no logits of others are computed.
     """
     if tokens is None:
-        return unpadded(model(input_ids=input_ids, attention_mask=attention_mask, **more).logits, attention_mask)
+        output = model(input_ids=input_ids, attention_mask=attention_mask, **more)
+        return unpadded(token_logits(output), attention_mask)
 
     def select(_module: object, _inputs: object, output: Any) -> None:
         output.last_hidden_state = unpadded(output.last_hidden_state, attention_mask)[tokens].unsqueeze(0)
 
     with model.base_model.register_forward_hook(select):
-        return model(input_ids=input_ids, attention_mask=attention_mask, **more).logits[0]
+        return token_logits(model(input_ids=input_ids, attention_mask=attention_mask, **more))[0]
+
+
+def token_logits(output: Any) -> torch.Tensor:
+    """Returns the logits in a model's output, of a model for pairs those of the tokens."""
+    return output.prediction_logits if hasattr(output, "prediction_logits") else output.logits
 
 
 def unpadded(output: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:

@@ -76,6 +76,9 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
         Section("By block of positions", bars, _blocks_chart(evaluation)),
         Section("By position", finer, _positions_chart(evaluation)),
     ]
+    if evaluation.pairs:
+        text = "Pairs of segments of the held-out rows, one of each row, made once; rows of one sentence are no pair."
+        sections.append(Section("Pairs", text, {"model after training": str(evaluation.pairs)}))
     if evaluation.gains:
         text = (
             "The same tokens, read by the base model in chunks and by the long model in whole rows, by their offset "

@@ -7,7 +7,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from markupsafe import Markup
 
-from longmlm.artifacts.accuracy import within_error
+from longmlm.artifacts.accuracy import PairAccuracy, within_error
 from longmlm.artifacts.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, Evaluation
 from longmlm.artifacts.fine_tuned import FineTuned
 from longmlm.artifacts.provenance import Provenance
@@ -61,6 +61,12 @@ class CardFacts:
     modules: tuple[str, ...] = ()
     num_global_tokens: int = 0
     language: str = "en"
+
+    @property
+    def pairs(self) -> PairAccuracy | None:
+        """The accuracy on pairs, in the evaluation or else at the end of training; None if it is not known."""
+        measured = self.evaluation.pairs if self.evaluation else None
+        return measured or self.provenance.pair_accuracy
 
     @property
     def codes(self) -> tuple[LoadingCode, ...]:

@@ -21,6 +21,7 @@ FILL = "The fill rate counts separators and both special tokens."
 PACKING: dict[PackingMode, str] = {
     "full-sentences": "A row may hold several documents, with a separator where two meet.",
     "doc-sentences": "No row holds parts of two documents.",
+    "sentence-pair": "A row holds at most two sentences, of one document.",
 }
 
 

@@ -1,7 +1,10 @@
-"""Settings of masked-language modelling: how many tokens are selected, and what replaces them."""
+"""Settings of what is predicted: how many tokens are selected and what replaces them, pairs, the held-out rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
+
+PairKind = Literal["nsp", "sop"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,23 @@ class Masking:
             raise ValueError("masked_share and random_share must not be negative, and their sum must not exceed 1")
         if self.mask_patterns is not None and self.mask_patterns < 1:
             raise ValueError("mask_patterns must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """A second objective, absent by default: whether two segments follow each other.
+
+    It needs rows prepared with pairs, and a BERT or ALBERT, whose pooler and pair head are then trained too.
+    """
+
+    kind: PairKind
+    """nsp: in half of the pairs, the second segment is from another document (BERT); sop: in half of them, the segments
+    have changed places (ALBERT)."""
+
+
+def kind_of(pairs: Pairs | None) -> PairKind | None:
+    """Returns the kind of pairs; None without pairs."""
+    return None if pairs is None else pairs.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

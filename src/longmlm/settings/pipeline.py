@@ -224,6 +224,11 @@ def disagreements(pipeline: "ResolvedPipeline") -> Iterator[str]:
     trained = [name for name, one in zip(source_names(sources), sources, strict=True) if not one.held_out]
     if (weights := pipeline.pretrain.recipe.weights) and (problem := weights_problem(weights, trained)):
         yield f"pretrain.recipe.{problem}"
+    if pipeline.pretrain.recipe.pairs and not pipeline.prepare.recipe.pairs:
+        yield (
+            "pretrain.recipe.pairs needs rows that know their sentences, but prepare.recipe.pairs is false: set it to "
+            'true, with prepare.recipe.packing = "doc-sentences", or remove [pretrain.recipe.pairs]'
+        )
     if extend and not pipeline.extension and extend.recipe.num_positions is not None:
         yield "extension is false, but extend.recipe.num_positions extends the model: remove one of them"
 
@@ -238,7 +243,10 @@ def absent_stages(base: Pipeline, given: Mapping[str, Any]) -> dict[str, str]:
     reasons = {}
     if not (base.extension or _adds_tokens(given)):
         reasons["extend"] = "extension = false, and no add_tokens"
-    if base.model is None or table_at(given, "pretrain", "start").get("new_head"):
+    is_new_pair_head = base.extension and bool(
+        table_at(given, "pretrain", "recipe", "pairs")
+    )  # the MLM head is extended
+    if base.model is None or (table_at(given, "pretrain", "start").get("new_head") and not is_new_pair_head):
         reasons["evaluate"] = "there is no base model with an MLM head to compare with"
     return reasons
 

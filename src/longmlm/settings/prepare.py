@@ -8,7 +8,7 @@ from typing import Any, Literal
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.tables import Unused
 
-PackingMode = Literal["full-sentences", "doc-sentences"]
+PackingMode = Literal["full-sentences", "doc-sentences", "sentence-pair"]
 Encoder = Literal["auto", "tokenizers"]
 ExecutorName = Literal["local", "ray"]
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # endings that may follow that of the format
@@ -104,6 +104,9 @@ def check_row_length(row_length: int) -> None:
         raise ValueError("row_length must be at least 3: two special tokens and one token of text")
 
 
+PAIR_SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRecipe:
     """What the rows contain; changing it makes different rows."""
@@ -115,7 +118,14 @@ class PrepareRecipe:
     sources: tuple[Source, ...] = ()
     """The corpus: one [[recipe.sources]] table for each part of it."""
     packing: PackingMode = "full-sentences"
-    """full-sentences: a row may span documents; doc-sentences: it never does."""
+    """full-sentences: a row may span documents; doc-sentences: it never does; sentence-pair: it does not, and holds at
+    most two sentences."""
+    pairs: bool = False
+    """Make rows from which training can make pairs, for next-sentence or sentence-order prediction: a row knows its
+    sentences and its document, and leaves room for a second separator. Needs doc-sentences or sentence-pair."""
+    short_row_share: float = 0.0
+    """With pairs: the share of the rows that are closed early, at a length drawn between 2 and row_length - 3 tokens of
+    text; BERT's short_seq_prob is 0.1."""
     held_out_fraction: float = 0.01
     """Fraction of the documents to hold out from training, chosen by a hash of their text, or of their split_field."""
     slice_bytes: int = 32_000_000
@@ -131,8 +141,21 @@ class PrepareRecipe:
         """Which copies are looked for before packing."""
         return "near" if self.prevent_leaks else self.duplicates
 
+    @property
+    def row_capacity(self) -> int:
+        """How many tokens of text and separators between documents fit into a row."""
+        return self.row_length - (PAIR_SPECIAL_TOKENS if self.pairs else 2)
+
     def __post_init__(self) -> None:
         check_row_length(self.row_length)
+        if self.pairs and self.packing == "full-sentences":
+            raise ValueError('pairs needs rows of one document each: set packing = "doc-sentences" or "sentence-pair"')
+        if self.packing == "sentence-pair" and not self.pairs:
+            raise ValueError('packing = "sentence-pair" is for pairs: set pairs = true, or packing = "doc-sentences"')
+        if self.pairs and self.row_capacity < 2:
+            raise ValueError("row_length must be at least 5 with pairs: three special tokens and two tokens of text")
+        if not 0 <= self.short_row_share <= 1:
+            raise ValueError("short_row_share must be at least 0 and at most 1")
         if not 0 < self.held_out_fraction < 1:
             raise ValueError("held_out_fraction must be above 0 and below 1")
         if not self.sources:
@@ -144,6 +167,11 @@ class PrepareRecipe:
             raise ValueError("every source is held out, so none is left to train on: remove held_out from one of them")
         if self.slice_bytes < 1:
             raise ValueError("slice_bytes must be at least 1")
+
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        if not self.pairs:
+            yield ("short_row_share",), "without pairs: remove it, or set pairs = true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from longmlm.settings.masking import HeldOut, Masking
+from longmlm.settings.masking import HeldOut, Masking, Pairs
 from longmlm.settings.tables import Unused
 
 MAX_BATCH_TOKENS = 100_000_000
@@ -32,7 +32,7 @@ class Start:
     revision: str | None = None
     """Branch, tag or commit of a checkpoint on the hub."""
     new_head: bool = False
-    """Add an untrained MLM head to a checkpoint that has none."""
+    """Add an untrained MLM head or, with [recipe.pairs], pair head and pooler, to a checkpoint that has none."""
     architecture: str | None = None
     """Path of a transformers config.json, for an untrained model."""
     tokenizer: str | None = None
@@ -91,6 +91,7 @@ class PretrainRecipe:
     """For each source, by name: how often its rows are seen, relative to those of the others (1 if not named), or
     `{ share = 0.3 }`, its share of the training tokens. By default, every row is seen equally often."""
     masking: Masking = field(default_factory=Masking)
+    pairs: Pairs | None = None
     held_out: HeldOut = field(default_factory=HeldOut)
     isolate_documents: bool = False
     """Let no token attend to another document of its row; positions count on through the row."""

@@ -103,11 +103,11 @@ def export_checkpoint(config: CheckpointsConfig) -> None:
     source = best_checkpoint(run) if config.step is None else checkpoint_folder(run, config.step)
     verify_checkpoint(source)
     # these import torch, which listing, verifying and rejecting do without
-    from longmlm.model.loading import load_model
+    from longmlm.model.loading import load_trained
     from longmlm.release.export import export
 
     with new_folder(output) as partial:
-        loaded = load_model(str(source))
+        loaded = load_trained(str(source))
         export(loaded, "fp32", partial)
         artifact.write(partial / Provenance.FILE, loaded.provenance)
     print(f"exported {source.name} to {output}, without proof and card: the release stage makes both")

@@ -36,7 +36,8 @@ def evaluate(config: EvaluateConfig) -> None:
     if accelerator.is_main_process:
         tables = [accuracy_table(evaluation), sources_table(evaluation)]
         texts = [text_table(table) for table in tables if table.lines]
-        print(*texts, f"page: {output / PAGE_FILE}", sep="\n")
+        pairs = [f"pair accuracy: {evaluation.pairs}"] if evaluation.pairs else []
+        print(*texts, *pairs, f"page: {output / PAGE_FILE}", sep="\n")
 
 
 def measured(config: EvaluateConfig, accelerator: Accelerator) -> Evaluation:
@@ -60,7 +61,11 @@ def measured(config: EvaluateConfig, accelerator: Accelerator) -> Evaluation:
         **hashes,
     )
     vocabulary, held_out = vocabulary_of_pretrained(models[0].tokenizer, config.base), config.recipe.held_out
-    frozen = FrozenRows(rows, held_out, vocabulary.maskable, vocabulary.special, config.runtime.rows_per_batch)
+    pairs, rows_per_batch = models[-1].provenance.pairs if config.long_after else None, config.runtime.rows_per_batch
+    if pairs and not rows.manifest.plan.pairs:
+        accelerator.print("these rows do not know their sentences: the accuracy on pairs is not measured")
+        pairs = None
+    frozen = FrozenRows(rows, held_out, vocabulary.maskable, vocabulary.special, rows_per_batch, pairs)
     return compare(models, frozen, sources, curve, config.recipe, accelerator)
 
 

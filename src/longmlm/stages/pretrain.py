@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 
 from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance
-from longmlm.artifacts.rows import SPLITS, check_rows_mix_documents
+from longmlm.artifacts.rows import SPLITS, check_rows_have_pairs, check_rows_mix_documents
 from longmlm.artifacts.run import CheckpointState, MicroBatch
+from longmlm.batches.pairs import Pairing
 from longmlm.batches.sampling import mixture_of
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
@@ -30,8 +31,8 @@ from longmlm.folders import MANIFEST, sha256_of
 from longmlm.hubs.models import snapshot_of
 from longmlm.model.architecture import architecture_of, set_dropout
 from longmlm.model.cost import Work, cost_of, document_length, peak_flops
-from longmlm.model.families import check_can_isolate
-from longmlm.model.loading import LoadedModel, load_model, new_model
+from longmlm.model.families import check_can_isolate, check_reads_pairs
+from longmlm.model.loading import LoadedModel, class_for, load_model, new_model
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import ATTENTION_NAME, attention_name, use_packed_attention
 from longmlm.model.position_table import rebuild_positions
@@ -40,6 +41,7 @@ from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_r
 from longmlm.runtime.launch import launch, resolved_precision, seed_process, shut_down
 from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
+from longmlm.settings.masking import kind_of
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import check_room, run_precision
@@ -50,6 +52,7 @@ from longmlm.training.run import Run, RunRecord, Task, training_record
 from longmlm.training.run_folder import (
     VerifiedCheckpoint,
     check_still_newest,
+    cursor_after,
     model_or_best_checkpoint,
     newest_verified,
     read_state,
@@ -147,10 +150,12 @@ def resume_point(config: PretrainConfig, accelerator: Accelerator) -> tuple[Veri
 def prepare_model(model: PreTrainedModel, config: PretrainConfig, extension: Extension | None) -> None:
     """Makes a loaded model train as the settings say: its positions, dropout, attention and activations.
 
-    Raises ModelError if documents are to be isolated in a model that cannot do so.
+    Raises ModelError if it cannot isolate documents, or read pairs, and is to do so.
     """
     if config.recipe.isolate_documents:
         check_can_isolate(model.config, config.start.name)
+    if config.recipe.pairs:
+        check_reads_pairs(model.config, config.start.name, extension)
     rebuild_positions(model, extension)
     if config.recipe.dropout is not None:
         set_dropout(model, config.recipe.dropout)
@@ -192,9 +197,8 @@ def run_evaluation(
     if config.runtime.stop_when_recovered and extension is None:
         raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
     held_out, objective = open_named_rows(config.rows, "held_out", verified=False), run.backend.objective
-    frozen = FrozenRows(
-        held_out, config.recipe.held_out, vocabulary.maskable, vocabulary.special, rows_per_evaluation_batch(run)
-    )
+    masks = (config.recipe.held_out, vocabulary.maskable, vocabulary.special)
+    frozen = FrozenRows(held_out, *masks, rows_per_evaluation_batch(run), kind_of(config.recipe.pairs))
     if attention_name(objective.encoder) == ATTENTION_NAME and run.accelerator.device.type != "cpu":
         for note in check_packed_attention(objective, frozen):
             run.accelerator.print(note)
@@ -226,6 +230,8 @@ def training_rows(
     if config.recipe.isolate_documents:
         check_rows_mix_documents(rows.manifest.plan, name)
     check_same_on_all_ranks(accelerator, rows.sha256, f"other rows in {name}")
+    if config.recipe.pairs:
+        check_rows_have_pairs(rows.manifest.plan)
     return replace(config, rows=name), rows
 
 
@@ -236,17 +242,17 @@ def load_start(
 
     The main process chooses a run's best checkpoint and resolves a branch to a commit, for all ranks.
     """
-    start_from, seed = config.start, config.recipe.seed
+    start_from, seed, kind = config.start, config.recipe.seed, class_for(config.recipe.pairs)
     if resumed_from is None and start_from.checkpoint is not None:
         name = start_from.checkpoint
         source = broadcast_from_main(accelerator, lambda: model_or_best_checkpoint(name))
         commit = broadcast_from_main(accelerator, lambda: snapshot_of(source, start_from.revision).commit)
-        loaded = load_model(source, commit or start_from.revision, start_from.new_head, seed)
+        loaded = load_model(source, commit or start_from.revision, start_from.new_head, seed, kind)
         return loaded, loaded.provenance_of_run(source, start_from.revision)
     if resumed_from is not None:
-        loaded = load_model(str(resumed_from))
+        loaded = load_model(str(resumed_from), auto_class=kind)
     else:
-        loaded = new_model(str(start_from.architecture), str(start_from.tokenizer), seed)
+        loaded = new_model(str(start_from.architecture), str(start_from.tokenizer), seed, kind)
     return loaded, loaded.provenance
 
 
@@ -256,17 +262,8 @@ def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, 
     A run that starts from another run's checkpoint goes on where that stopped, if the rows and their order are the
     same: it would repeat rows and masks otherwise. Raises ArtifactError if its state is damaged.
     """
-
-    def cursor() -> int:
-        folder = Path(start.name if start else "")
-        if not (folder / CheckpointState.FILE).is_file():
-            return 0  # no checkpoint of a run
-        saved = read_state(folder)
-        then = saved.recipe
-        is_same_order = (saved.rows_sha256, then.seed, then.weights) == (rows.sha256, recipe.seed, recipe.weights)
-        return saved.state.cursor if is_same_order else 0
-
-    num_rows = broadcast_from_main(accelerator, cursor)
+    folder = Path(start.name if start else "")
+    num_rows = broadcast_from_main(accelerator, lambda: cursor_after(folder, rows.sha256, recipe))
     if start and num_rows:
         accelerator.print(f"{start.name} was trained on {counted(num_rows, 'row')}: the run goes on after them")
     return num_rows
@@ -289,7 +286,8 @@ def step_batches(
         batch = f"a global batch of {counted(num_rows, 'whole row')} has {tokens:,} tokens"
         accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
     pad = None if run.backend.objective.reads_packed_batches else vocabulary.special.pad
+    pairing = Pairing(recipe.pairs.kind, vocabulary.special) if recipe.pairs else None
     isolates = recipe.isolate_documents
-    drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad, mixture, isolates)
+    drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad, mixture, isolates, pairing)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

@@ -72,6 +72,7 @@ def write_checkpoint(
     """
     folder = checkpoint_folder(run, state.step)
     trained = replace(record.trained_on, steps=state.step, tokens=state.tokens, accuracy=state.accuracy_here)
+    trained = replace(trained, pair_accuracy=state.pairs if state.evaluated_at_step == state.step else None)
     try:
         with naming(folder), rewritten_folder(folder) as partial:
             save_model(model, record.tokenizer, record.carried, partial, snapshot.weights)

@@ -172,11 +172,11 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
 
     stop.answer = f"breaking off the evaluation of step {state.step}, then saving"
     try:
-        held_out, examples = task.evaluation.measure(between_rows)
+        held_out, pairs, examples = task.evaluation.measure(between_rows)
     except EvaluationStoppedError:
         return state
     accuracy = held_out.whole.accuracy
-    state = state.after_evaluation(accuracy)
+    state = state.after_evaluation(accuracy, pairs)
     if run.accelerator.is_main_process:
         line = EvaluationMetrics(
             step=state.step,
@@ -188,11 +188,13 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             recovered_at_step=state.recovered_at_step,
             recovered_at_tokens=state.recovered_at_tokens,
             examples=examples,
+            pairs=pairs,
         )
         MetricsFile(run.folder).append(line)
         base = "" if state.base_cut is None else f", the base model's is {state.base_cut:.2f} %"
         reached = "–" if accuracy is None else f"{accuracy:.2f} %"
-        dated_line(f"step {state.step}/{task.recipe.num_steps} held-out accuracy {reached}{base}")
+        of_pairs = f", pair accuracy {pairs}" if pairs else ""
+        dated_line(f"step {state.step}/{task.recipe.num_steps} held-out accuracy {reached}{base}{of_pairs}")
     return state
 
 
@@ -207,7 +209,8 @@ def write_summary(run: Run, state: TrainState) -> str:
     if not is_written:
         artifact.write(path, _summary(run, state))
     evaluations = MetricsFile(run.folder).evaluations()
-    return accuracy_reached(state, evaluations[-1].recovery if evaluations else None)
+    reached = accuracy_reached(state, evaluations[-1].recovery if evaluations else None)
+    return f"{reached}; pair accuracy {state.pairs}" if state.pairs else reached
 
 
 def accuracy_reached(state: TrainState, gain: Difference | None) -> str:
@@ -269,12 +272,13 @@ def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], pr
     if not updates:
         progress.report(state.step, f"no finite loss, {state.skipped_steps} skipped")
         return
+    by_target = {target: [update.targets[target] for update in updates] for target in updates[0].targets}
     num_tokens = sum(update.num_tokens for update, _ in window)
     speed = num_tokens / sum(seconds for _, seconds in window)
     line = TrainingMetrics(
         step=state.step,
         tokens=state.tokens,
-        targets={target: mean_of([update.targets[target] for update in updates]) for target in updates[0].targets},
+        targets={target: mean_of(own) for target, own in by_target.items() if any(one.count for one in own)},
         learning_rate=updates[-1].learning_rate,
         gradient_norm=next((update.gradient_norm for update in reversed(updates) if not update.is_skipped), None),
         tokens_per_second=speed,

@@ -22,6 +22,7 @@ from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState, RunSummary
 from longmlm.errors import ArtifactError, CheckpointError, FolderError, explained
 from longmlm.folders import EARLIER, MANIFEST, finish_replacement, read_manifest, verify
+from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.temporary import PARTIAL, check_own_file, check_temporary, discard, is_own_file, mark, partial_of
 
 SETTINGS = "settings.toml"
@@ -155,6 +156,18 @@ def read_state(folder: Path) -> CheckpointState:
             f"{path} is damaged: it is of step {step} of {num_steps}; move {folder} away to go on from another one"
         )
     return saved
+
+
+def cursor_after(folder: Path, rows_sha256: str, recipe: PretrainRecipe) -> int:
+    """Returns the cursor of a checkpoint if a run with this recipe reads the same rows in the same order, else 0.
+
+    Of a folder that is no checkpoint, it is 0 too. Raises ArtifactError for a damaged state.
+    """
+    if not (folder / CheckpointState.FILE).is_file():
+        return 0
+    saved = read_state(folder)
+    order = (saved.rows_sha256, saved.recipe.seed, saved.recipe.weights)
+    return saved.state.cursor if order == (rows_sha256, recipe.seed, recipe.weights) else 0
 
 
 def evaluated_checkpoints(run: Path) -> list[Path]:

@@ -109,6 +109,8 @@ def figures(line: Metrics) -> dict[str, float]:
         group, values = "held_out", {**values["held_out"]["whole"], **{key: values[key] for key in RECOVERY}, **blocks}
         for name, one in line.held_out.sources.items():
             values |= {f"{name}/accuracy": one.whole.accuracy, f"{name}/loss": one.whole.loss}
+        if own := line.pairs:
+            values |= {"pair_accuracy": own.accuracy, "pair_loss": own.loss, "pair_larger_share": own.larger_share}
         for name, base in line.base_cut_by_source.items():
             gain = accuracy_difference(line.held_out.sources[name].whole, base)
             values |= {f"{name}/base_cut": base.accuracy, f"{name}/recovery": gain and gain.points}

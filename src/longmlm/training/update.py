@@ -88,7 +88,8 @@ def one_update(task: Task, run: Run, batches: Sequence[MlmBatch], state: TrainSt
     own = [[*batch.num_targets.values(), batch.num_tokens, batch.num_with_padding] for batch in batches]
     own_counts = torch.tensor(own, dtype=torch.float64).sum(0)
     counts = accelerator.reduce(own_counts.to(accelerator.device, non_blocking=True), "sum")
-    weights = dict(zip(targets, (accelerator.num_processes / counts[: len(targets)]).float(), strict=True))
+    of_targets = (accelerator.num_processes / counts[: len(targets)].clamp(min=1)).float()  # there may be no pairs
+    weights = dict(zip(targets, of_targets, strict=True))
     sums = torch.zeros(len(targets), 2, dtype=torch.float64, device=accelerator.device)
     for number, batch in enumerate(batches, 1):
         heartbeat()
@@ -103,7 +104,7 @@ def one_update(task: Task, run: Run, batches: Sequence[MlmBatch], state: TrainSt
     read = torch.cat([counts, accelerator.reduce(sums, "sum").flatten(), norm.double().view(1)]).tolist()
     *sizes, num_tokens, num_with_padding = map(int, read[: len(counts)])
     *totals, norm = read[len(counts) :]
-    if not all(sizes):
+    if not sizes[targets.index("mlm")]:
         raise TrainingError(
             f"the rows of step {state.step + 1} have no token to predict: the tokenizer does not know the text's script"
         )
@@ -111,7 +112,10 @@ def one_update(task: Task, run: Run, batches: Sequence[MlmBatch], state: TrainSt
         _check_skipped(task, run, batches, state)
         norm = math.nan
     by_target = zip(targets, sizes, totals[::2], totals[1::2], strict=True)
-    figures = {name: TargetFigures(loss / size, 100 * correct / size, size) for name, size, loss, correct in by_target}
+    figures = {
+        name: TargetFigures(loss / max(1, size), 100 * correct / max(1, size), size)
+        for name, size, loss, correct in by_target
+    }
     return Update(figures, num_tokens, num_with_padding, norm, rate)
 
 

@@ -1,0 +1,108 @@
+"""Pairs of segments for next-sentence (NSP) and sentence-order prediction (SOP), drawn when a batch is made.
+
+A row holds consecutive sentences of one document; each epoch draws another pair from it. Say rows have 17 tokens at
+most, row 0 has sentences of 4 3 2 5 tokens, and row 1, of another document, of 5 and 3. The input is [CLS] A [SEP] B
+[SEP]; with row 0 split after its second sentence, A and B are
+
+    in order     4 3    2 5         label 0
+    NSP, random  4 3    5 2 of 3    label 1: row 1 from its first sentence on, cut where 17 tokens are full
+    SOP, swapped 2 5    4 3         label 1
+
+The labels are those of transformers: next_sentence_label is 1 if B is random, sentence_order_label is 1 if A and B are
+swapped. A row of one sentence is no pair, and has no label.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from jaxtyping import Integer
+
+from longmlm.data.row import LooseRows, Row, SpecialTokens
+from longmlm.data.rows import Rows
+from longmlm.settings.masking import PairKind
+
+NO_PAIR = -100  # the label that transformers ignores
+IN_ORDER, NEGATIVE = 0, 1
+PAIRS, PARTNERS = 1, 2  # words of the counter; masks have 0
+NUM_PARTNERS = 10
+OF_DOCUMENTS = ("document_starts", "document_sources", "document_hashes")
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRow(Row):
+    """A row as a pair: the position at which its second segment starts, its length if it has one segment; the label."""
+
+    second_start: int = field(kw_only=True)
+    label: int = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """How rows become pairs."""
+
+    kind: PairKind
+    special: SpecialTokens
+
+    def pair(self, rows: Rows | LooseRows, row_id: int, seed: int, epoch: int) -> PairedRow:
+        """Returns a pair made from a row: a function of the rows of a split, of seed, epoch and row.
+
+        Half of the rows with several sentences become negatives. One of NSP stays in order if none of ten other rows
+        that are drawn is of another document.
+        """
+        row, special = rows[row_id], self.special
+        starts = _sentence_starts(row)
+        if len(starts) == 1:
+            return PairedRow(**_columns(row), second_start=len(row), label=NO_PAIR)
+        split, sign, start = _words(seed, row_id, PAIRS, epoch, 3)
+        border = int(starts[1 + split % (len(starts) - 1)])
+        first, second = row.window(1, border, special), row.window(border, len(row) - 1, special)
+        if sign % 2 and self.kind == "sop":
+            return _joined(second, first, NEGATIVE)
+        if sign % 2 and (other := _partner(rows, row, row_id, seed, epoch)):
+            begins = _sentence_starts(other)
+            begin, room = int(begins[start % len(begins)]), rows.row_length - len(first) - 1
+            return _joined(first, other.window(begin, min(begin + room, len(other) - 1), special), NEGATIVE)
+        return _joined(first, second, IN_ORDER)
+
+
+def _partner(rows: Rows | LooseRows, row: Row, row_id: int, seed: int, epoch: int) -> Row | None:
+    """Returns the first of ten drawn rows that is of another document than the row; None if there is none."""
+    drawn = (rows[word % len(rows)] for word in _words(seed, row_id, PARTNERS, epoch, NUM_PARTNERS))
+    return next((other for other in drawn if _document(other) != _document(row)), None)
+
+
+def _joined(first: Row, second: Row, label: int) -> PairedRow:
+    """Returns both rows as one, with a single separator between them."""
+    shift, joined, others = len(first) - 1, _columns(first), _columns(second)
+    is_one_document = _document(first) == _document(second)
+    for name, own in joined.items():
+        if own is None:
+            continue
+        other = others[name] + shift if name.endswith("_starts") else others[name]
+        if name in OF_DOCUMENTS:
+            other = other[:0] if is_one_document else other  # a document that goes on does not start again
+        elif not name.endswith("_starts"):
+            other = other[1:]  # of its tokens, all but [CLS]
+        joined[name] = np.concatenate([own, other])
+    return PairedRow(**joined, second_start=len(first), label=label)
+
+
+def _columns(row: Row) -> dict[str, Any]:  # Any: arrays of several types, or None
+    return {item.name: getattr(row, item.name) for item in fields(Row)}
+
+
+def _document(row: Row) -> int:
+    assert row.document_hashes is not None
+    return int(row.document_hashes[0])
+
+
+def _sentence_starts(row: Row) -> Integer[np.ndarray, " sentences"]:
+    assert row.sentence_starts is not None
+    return row.sentence_starts
+
+
+def _words(seed: int, row_id: int, drawn: int, epoch: int, count: int) -> list[int]:
+    """Returns random numbers of 53 bits; `drawn` is the word of the counter that says what they are for."""
+    key, counter = np.array([seed, row_id], np.uint64), np.array([0, 0, drawn, epoch], np.uint64)
+    return [int(word) >> 11 for word in np.random.Philox(key=key, counter=counter).random_raw(count)]
