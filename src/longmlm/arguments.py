@@ -3,7 +3,7 @@
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from numbers import Real
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -27,7 +27,7 @@ Settings = TypeVar("Settings")
 class PackedRow(Row):
     """A row that `pack` made, with the fingerprint of its tokenizer."""
 
-    tokenizer_fingerprint: str
+    tokenizer_fingerprint: str = field(kw_only=True)
 
     @classmethod
     def of(cls, row: Row, vocabulary: Vocabulary) -> Self:

@@ -20,6 +20,7 @@ from longmlm.data.corpus import check_fields, check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.languages import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
+from longmlm.data.words import check_unit, segmenter_of
 from longmlm.errors import DataError, ModelNotFoundError, ModelUnavailableError
 from longmlm.folders import check_absent, check_replaceable
 from longmlm.hubs.datasets import SAVED, rows_on_hub
@@ -64,6 +65,7 @@ def check_inputs(config: Any) -> None:
             _check_corpus(config)
             if not Path(config.output).is_dir():
                 check_executor(config.runtime)
+                segmenter_of(config.recipe)
                 _check_splits(config)
         case ExtendConfig():
             _check_extend(config)
@@ -112,6 +114,7 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
                 num_positions = _check_extend(stage, needs_all)
             case PretrainConfig():
                 check_installed(stage.tracking.tracker)
+                check_unit(stage.recipe.masking, bundled_resolved(config.model) or str(stage.start.tokenizer))
                 if (Path(stage.rows) / RowsManifest.FILE).is_file():
                     mixture_of(stage.recipe.weights, read_rows_manifest(Path(stage.rows)).sources("train"))
                 num_positions = _positions_of_start(stage.start, made, needs_all) or num_positions
@@ -213,6 +216,7 @@ def _check_pretrain(config: PretrainConfig) -> None:
     manifest = _check_rows(config.rows, SPLITS)
     if manifest:
         mixture_of(config.recipe.weights, manifest.sources("train"))
+    check_unit(config.recipe.masking, config.start.checkpoint or str(config.start.tokenizer))
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
     _check_extended(config.start.checkpoint, config.run)

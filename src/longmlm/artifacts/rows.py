@@ -8,12 +8,12 @@ from typing import ClassVar, Literal, Self
 from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
-from longmlm.settings.prepare import COMPRESSED, Duplicates, PackingMode, source_names
+from longmlm.settings.prepare import COMPRESSED, Duplicates, PackingMode, Segmentation, source_names
 
 RECIPE_VERSION = 3
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
-NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version")
+NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version", "terms", "terms_sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class RowsPlan:
     mixes sources.
 
     `tokenizer_fingerprint` covers the whole tokenizer backend, `tokenizer_sha256` is the hash of its files, if they are
-    in a folder.
+    in a folder. `segmenter` is the library that found words, with its version.
     """
 
     tokenizer: str
@@ -83,11 +83,16 @@ class RowsPlan:
     recipe_version: int
     duplicates: Duplicates = "keep"
     prevent_leaks: bool = False
+    words: Segmentation | None = None
+    segmenter: str | None = None
+    terms: str | None = None
+    terms_sha256: str | None = None
 
     def without_paths(self) -> Self:
         """Returns the plan with the last parts of local paths only."""
         sources = tuple(source.without_paths() for source in self.sources)
-        return replace(self, tokenizer=Path(self.tokenizer).name, sources=sources)
+        terms = self.terms and Path(self.terms).name
+        return replace(self, tokenizer=Path(self.tokenizer).name, sources=sources, terms=terms)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -103,8 +108,9 @@ class RowsPlan:
 
     def is_same(self, other: "RowsPlan") -> bool:
         """Returns whether both plans give the same rows: their texts and tokenizers may lie under different names."""
-        mine = (self.settings, self.text, self.tokenizer_fingerprint, self.recipe_version)
-        return mine == (other.settings, other.text, other.tokenizer_fingerprint, other.recipe_version)
+        mine = (self.settings, self.text, self.terms_sha256, self.tokenizer_fingerprint, self.recipe_version)
+        theirs = (other.settings, other.text, other.terms_sha256, other.tokenizer_fingerprint, other.recipe_version)
+        return mine == theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

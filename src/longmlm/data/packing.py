@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool
 
-from longmlm.data.row import Row, SpecialTokens, TokenizedSentence
+from longmlm.data.row import Row, SpecialTokens, TokenizedSentence, WordTable
 from longmlm.settings.prepare import PackingMode
 
 MAX_CHARACTER_BYTES = 4  # in UTF-8
@@ -27,13 +27,15 @@ class TokenizedDocument:
 class OpenRow:
     """A row that is being filled: `length` counts its content and the separators between documents.
 
-    `is_within_character` is that of the vocabulary.
+    `is_within_character` is that of the vocabulary. With `words`, rows know at which tokens a word starts: from their
+    sentences, or else from this table.
     """
 
     capacity: int
     special: SpecialTokens
     is_within_character: Bool[np.ndarray, " vocabulary"] | None = None
-    pieces: list[np.ndarray] = field(default_factory=list)
+    words: WordTable | None = None
+    pieces: list[TokenizedSentence] = field(default_factory=list)
     length: int = 0
     starts: list[int] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
@@ -52,24 +54,32 @@ class OpenRow:
     def add(self, sentence: TokenizedSentence, length: int, source: int, opens_document: bool) -> None:
         """Appends a sentence of a document, or a part of one, with its number of tokens."""
         if opens_document and self.length:
-            self.pieces.append(np.array([self.special.sep], dtype=np.uint32))
+            self.pieces.append(_special(self.special.sep))
             self.length += 1
         if opens_document or not self.length:
             self.starts.append(1 + self.length)
             self.sources.append(source)
-        self.pieces.append(sentence.input_ids)
+        self.pieces.append(sentence)
         self.length += length
 
     def close(self) -> Row:
         """Returns the row between its special tokens, and starts an empty one."""
-        frame = [np.array([token_id], dtype=np.uint32) for token_id in (self.special.cls, self.special.sep)]
+        content = TokenizedSentence.joined([_special(self.special.cls), *self.pieces, _special(self.special.sep)])
+        is_word_start = content.is_word_start
+        if self.words and is_word_start is None:
+            is_word_start = self.words.starts(content.input_ids)
         row = Row(
-            np.concatenate([frame[0], *self.pieces, frame[1]]),
+            content.input_ids,
             np.array(self.starts, dtype=np.int32),
             np.array(self.sources, dtype=np.uint16),
+            is_word_start=is_word_start,
         )
         self.pieces, self.length, self.starts, self.sources = [], 0, [], []
         return row
+
+
+def _special(token_id: int) -> TokenizedSentence:
+    return TokenizedSentence(np.array([token_id], dtype=np.uint32), np.zeros(1, dtype=bool))
 
 
 def pack(

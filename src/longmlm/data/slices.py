@@ -33,6 +33,7 @@ from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
 from longmlm.data.row import Row, TokenizedSentence
 from longmlm.data.rows import Shard, open_shard, shard_schema
 from longmlm.data.vocabulary import Vocabulary
+from longmlm.data.words import Segmenter, word_table
 from longmlm.errors import ArtifactError, DataError, counted
 from longmlm.folders import seal, sync
 from longmlm.settings.prepare import PrepareRecipe
@@ -52,7 +53,7 @@ class SliceJob:
     """All that packing any slice of a corpus needs; a worker gets it once, and the spans with each slice.
 
     `folder` receives, for each slice, its part of `content/`, a report and the hashes of its documents. `make_encoder`
-    makes a fast encoder, if one is used.
+    makes a fast encoder, if one is used; `segmenter` finds words, if rows record where they start.
     """
 
     recipe: PrepareRecipe
@@ -60,6 +61,7 @@ class SliceJob:
     slices: Mapping[int, Slice]
     folder: Path
     make_encoder: MakeEncoder | None = None
+    segmenter: Segmenter | None = None
 
     def report_path(self, number: int) -> Path:
         """Returns the path of a slice's report, which exists when the slice is finished."""
@@ -181,16 +183,19 @@ def pack_slice(job: SliceJob, number: int) -> None:
     hashes: dict[Split, list[int]] = {split: [] for split in SPLITS}
     set_aside: Counter[str] = Counter()
     languages, is_within_character = [source.language for source in recipe.sources], vocabulary.is_within_character
+    words = word_table(vocabulary) if job.segmenter else None
+    schema = shard_schema(vocabulary.size, words=words is not None)
     documents = _documents(job, number, set_aside)
     with ExitStack() as shards:
-        for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder):
+        for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder, job.segmenter):
             text_key = text_hash(document.text)
             split = side_of(document, text_key, recipe)
             hashes[split].append(text_key)
             if split not in open_rows:
                 path = job.shard_path(split, number)
-                opened = shards.enter_context(open_shard(path, shard_schema(vocabulary.size), job.unfinished_folder))
-                open_rows[split] = OpenRow(recipe.row_length - 2, vocabulary.special, is_within_character), opened
+                opened = shards.enter_context(open_shard(path, schema, job.unfinished_folder))
+                row = OpenRow(recipe.row_length - 2, vocabulary.special, is_within_character, words)
+                open_rows[split] = row, opened
             row, shard = open_rows[split]
             counted = TokenizedDocument(counts[split].count_sentences(sentences, document.source), document.source)
             shard.write(counts[split].count_rows(pack_document(row, counted, recipe.packing)))

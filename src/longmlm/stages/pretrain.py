@@ -19,7 +19,7 @@ from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, Tra
 from longmlm.artifacts.rows import SPLITS
 from longmlm.artifacts.run import CheckpointState, MicroBatch
 from longmlm.batches.sampling import mixture_of
-from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
+from longmlm.batches.steps import Recipe, StepBatches, batch_notes, check_rows_fit_model, rows_per_step
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
 from longmlm.errors import TrainingError, counted
@@ -54,8 +54,6 @@ from longmlm.training.run_folder import (
     read_state,
 )
 from longmlm.training.tracker import check_installed, tracked
-
-NOTED_DEVIATION = 0.1  # relative difference between batch_tokens and the tokens of a global batch
 
 
 def pretrain(config: PretrainConfig) -> None:
@@ -283,18 +281,17 @@ def step_batches(
 ) -> StepBatches:
     """Returns this rank's training batches; a step has as many rows as hold batch_tokens at their mean fill.
 
-    `saved` is the micro-batch of the checkpoint that the run resumes from. Prints a line when whole rows make a global
-    batch of quite a different size. Raises TrainingError when not even one row fits into memory.
+    `saved` is the micro-batch of the checkpoint that the run resumes from. Prints notes on the batches. Raises
+    TrainingError when not even one row fits into memory, DataError for words that the tokens do not tell.
     """
     accelerator, num_processes = run.accelerator, run.accelerator.num_processes
     mixture = mixture_of(recipe.weights, rows.manifest.sources("train"))
     mean_fill = rows.mean_fill * (mixture.fill if mixture else 1)
     num_rows = rows_per_step(recipe.batch_tokens, rows.row_length, mean_fill, num_processes)
-    tokens = round(num_rows * rows.row_length * mean_fill)
-    if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
-        batch = f"a global batch of {counted(num_rows, 'whole row')} has {tokens:,} tokens"
-        accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
+    for note in batch_notes(recipe, rows, num_rows, round(num_rows * rows.row_length * mean_fill)):
+        accelerator.print(note)
     pad = None if run.backend.objective.reads_packed_batches else vocabulary.special.pad
-    drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad, mixture)
+    maskable = vocabulary.maskable_in(recipe.masking.unit)
+    drawn = Recipe(recipe.seed, num_rows, recipe.masking, maskable, pad, mixture)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)
