@@ -57,6 +57,7 @@ def mask_row(row: Row, vocabulary: Maskable, masking: Masking, seed: int, epoch:
     else:
         chosen, opens_span = _spans(_word_edges(row, vocabulary, maskable), num_selected, philox)
         selected = maskable[chosen]
+        opens_span[0] = True  # also of a span that goes on from the end of the row
         opens_span[1:] |= selected[1:] - selected[:-1] > 1
         spans = np.cumsum(opens_span) - 1
     labels = row.input_ids[selected]

@@ -21,7 +21,7 @@ from tokenizers import Encoding, Tokenizer
 
 from longmlm.data.corpus import Document
 from longmlm.data.fast_encoding import MAX_CHARACTERS, MakeEncoder, failures_of, fast_encoder, hostile_texts
-from longmlm.data.row import TokenizedSentence
+from longmlm.data.row import TokenizedSentence, joined
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.data.words import Segmenter
@@ -150,12 +150,12 @@ def encode(
         following = int(np.searchsorted(starts, cut, side="right"))
         *ended, unfinished = _split(tokens, offsets, starts[first:following])
         for part in ended:
-            if len(sentence := TokenizedSentence.joined([*parts, part])):
+            if len(sentence := joined([*parts, part])):
                 yield sentence
             parts = []
         parts.append(unfinished)
         first = max(first, following)
-    if len(sentence := TokenizedSentence.joined(parts)):
+    if len(sentence := joined(parts)):
         yield sentence
 
 

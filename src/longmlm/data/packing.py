@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool
 
-from longmlm.data.row import Row, SpecialTokens, TokenizedSentence, WordTable
+from longmlm.data.row import Row, SpecialTokens, TokenizedSentence, WordTable, joined
 from longmlm.settings.prepare import PackingMode
 
 MAX_CHARACTER_BYTES = 4  # in UTF-8
@@ -64,7 +64,7 @@ class OpenRow:
 
     def close(self) -> Row:
         """Returns the row between its special tokens, and starts an empty one."""
-        content = TokenizedSentence.joined([_special(self.special.cls), *self.pieces, _special(self.special.sep)])
+        content = joined([_special(self.special.cls), *self.pieces, _special(self.special.sep)])
         is_word_start = content.is_word_start
         if self.words and is_word_start is None:
             is_word_start = self.words.starts(content.input_ids)

@@ -58,7 +58,7 @@ class Maskable:
 class TokenizedSentence:
     """The tokens of a sentence on their way from the tokenizer into a row.
 
-    What else is known of each token is a field here, cut in `part` and joined in `joined`.
+    What else is known of each token is a field here, which `part` cuts and `joined` joins.
     """
 
     input_ids: UInt32[np.ndarray, " tokens"]
@@ -72,12 +72,12 @@ class TokenizedSentence:
         is_word_start = None if self.is_word_start is None else self.is_word_start[begin:end]
         return replace(self, input_ids=self.input_ids[begin:end], is_word_start=is_word_start)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Returns the tokens of all parts; what is not known of each of them is None."""
-        words = [part.is_word_start for part in parts if part.is_word_start is not None]
-        is_word_start = np.concatenate(words) if len(words) == len(parts) else None
-        return cls(np.concatenate([part.input_ids for part in parts]), is_word_start)
+
+def joined(parts: Sequence[TokenizedSentence]) -> TokenizedSentence:
+    """Returns the tokens of all parts; what is not known of every part is None."""
+    words = [part.is_word_start for part in parts if part.is_word_start is not None]
+    is_word_start = np.concatenate(words) if len(words) == len(parts) else None
+    return TokenizedSentence(np.concatenate([part.input_ids for part in parts]), is_word_start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,6 +207,7 @@ class Segmenter:
         """Returns whether a word starts at each character, and False for the end of the text."""
         words = _jieba(self).cut(text)
         sizes = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
+        assert sizes.sum() == len(text)
         is_space = np.fromiter(map(str.isspace, words), dtype=bool, count=len(words))
         is_start = is_space.copy()
         is_start[1:] |= ~is_space[:-1]  # white space belongs to the word after it
