@@ -15,6 +15,7 @@ Each selected token, or each span, is shown as mask tokens, as random tokens or 
 """
 
 import math
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +26,8 @@ from longmlm.settings.masking import Masking
 
 MAX_SPAN_WORDS, SPAN_END = 10, 0.2  # the probability with which a span ends after each word
 SPAN_LENGTHS = (1 - (1 - SPAN_END) ** np.arange(1, MAX_SPAN_WORDS)) / (1 - (1 - SPAN_END) ** MAX_SPAN_WORDS)
-SPARE_SPANS = 1.25  # spans that are placed for each that is expected to be selected
-ORDER_BITS = 24  # of a random number that hold an index
+MEAN_SPAN_WORDS = 3.797
+SPARE_SPANS = 1.3  # spans that are placed for each that is expected to be selected
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def mask_row(row: Row, vocabulary: Maskable, masking: Masking, seed: int, epoch:
     as the mask token, as random tokens or unchanged, with the probabilities of `masking`.
     """
     pattern = epoch if masking.mask_patterns is None else epoch % masking.mask_patterns
-    philox = np.random.Philox(key=np.array([seed, row_id], np.uint64), counter=np.array([0, 0, 0, pattern], np.uint64))
+    philox = _philox((seed, row_id), (0, 0, 0, pattern))
     maskable = np.flatnonzero(vocabulary.is_maskable[row.input_ids])
     num_selected = min(len(maskable), max(1, round(masking.selected_fraction * len(maskable))))
     spans = None
@@ -86,14 +87,13 @@ def _word_edges(
     row: Row, vocabulary: Maskable, maskable: Int64[np.ndarray, " maskable"]
 ) -> Int64[np.ndarray, " edges"]:
     """Returns at which of the maskable tokens each word starts, and their number."""
+    is_edge = np.ones(len(maskable) + 1, dtype=bool)
     if row.is_word_start is None:
         assert vocabulary.words is not None  # Vocabulary.maskable_in has made it for this unit
-        is_start = vocabulary.words.starts(row.input_ids)[maskable]
+        is_edge[1:-1] = vocabulary.words.starts(row.input_ids)[maskable[1:]]
     else:
-        is_start = row.is_word_start[maskable]
-    is_start[0] = True
-    is_start[1:] |= maskable[1:] - maskable[:-1] > 1  # a special token ends a word
-    return np.append(np.flatnonzero(is_start), len(maskable))
+        is_edge[1:-1] = row.is_word_start[maskable[1:]] | (maskable[1:] - maskable[:-1] > 1)  # after a special token
+    return np.flatnonzero(is_edge)
 
 
 def _words(
@@ -101,21 +101,25 @@ def _words(
 ) -> Int64[np.ndarray, " selected"]:
     """Returns the tokens of whole words, in increasing order."""
     sizes = edges[1:] - edges[:-1]
-    order = _random_order(philox.random_raw(len(sizes)))
-    totals = np.cumsum(sizes[order])
-    num_whole = int(np.searchsorted(totals, num_selected, side="right"))
-    is_chosen = np.zeros(len(sizes), dtype=bool)
-    is_chosen[order[:num_whole]] = True
-    if room := num_selected - (int(totals[num_whole - 1]) if num_whole else 0):
+    keys = _different_keys(philox.random_raw(len(sizes)))
+    for count in (min(num_selected, len(sizes)), len(sizes)):  # mostly, enough of the first words fit
+        order = _order(keys, count)
+        totals = np.cumsum(sizes[order])
+        num_whole = int(np.searchsorted(totals, num_selected, side="right"))
+        more: list[int] = []
+        room = num_selected - (int(totals[num_whole - 1]) if num_whole else 0)
         for word, size in zip(order[num_whole:].tolist(), sizes[order[num_whole:]].tolist(), strict=True):
+            if not room:
+                break
             if size <= room:
-                is_chosen[word] = True
+                more.append(word)
                 room -= size
-                if not room:
-                    break
-        if room == num_selected:
-            is_chosen[order[np.argmin(sizes[order])]] = True
-    return np.flatnonzero(np.repeat(is_chosen, sizes))
+        if not room:
+            break
+    if not num_whole and not more:
+        more = [int(order[np.argmin(sizes[order])])]
+    words = np.sort(np.append(order[:num_whole], np.array(more, dtype=np.int64)))
+    return _consecutive(edges[words], sizes[words])
 
 
 def _spans(
@@ -124,30 +128,31 @@ def _spans(
     """Returns the tokens of spans, in increasing order, and whether a span starts at each."""
     num_words, num_tokens = len(edges) - 1, int(edges[-1])
     ring = np.concatenate([edges[:-1], edges + num_tokens])  # the first token of each word, twice around
-    num_placed = min(num_words, MAX_SPAN_WORDS + math.ceil(SPARE_SPANS * num_selected * num_words / num_tokens))
-    while True:  # until enough words are in spans, mostly at once
-        lengths = span_lengths(_unit_interval(philox.random_raw(num_placed)))
+    num_spans = 4 + math.ceil(SPARE_SPANS * num_selected * num_words / num_tokens / MEAN_SPAN_WORDS)
+    while True:  # until the spans have enough tokens, mostly at once
+        uniform = _unit_interval(philox.random_raw(2 * num_spans + 1))
+        lengths = span_lengths(uniform[:num_spans])
         ends = np.cumsum(lengths)
-        lengths = lengths[: int(np.searchsorted(ends, num_placed)) + 1]
-        num_in_spans = min(int(ends[len(lengths) - 1]), num_words)
-        lengths[-1] += num_in_spans - ends[len(lengths) - 1]
-        drawn = _unit_interval(philox.random_raw(len(lengths) + 1))
-        gaps = (drawn[1:] * (num_words - num_in_spans + 1)).astype(np.int64)  # the words outside spans before each
+        if ends[-1] > num_words:
+            ends = np.minimum(ends, num_words)
+            lengths = np.diff(ends, prepend=0)
+        gaps = (uniform[num_spans:-1] * (num_words - ends[-1] + 1)).astype(np.int64)  # words outside spans before each
         order = np.argsort(gaps, kind="stable")
+        in_order = lengths[order]
         begins = np.empty_like(gaps)
-        begins[order] = gaps[order] + np.cumsum(lengths[order]) - lengths[order]
-        begins += int(drawn[0] * num_words)
+        begins[order] = gaps[order] + np.cumsum(in_order) - in_order
+        begins += int(uniform[-1] * num_words)
         firsts = ring[begins]
         sizes = ring[begins + lengths] - firsts
         totals = np.cumsum(sizes)
         if totals[-1] >= num_selected:
             break
-        num_placed = min(num_words, 2 * num_placed)
+        num_spans *= 2
     num_spans = int(np.searchsorted(totals, num_selected)) + 1
-    firsts, sizes, before = firsts[:num_spans], sizes[:num_spans], (totals - sizes)[:num_spans]
-    sizes[-1] = num_selected - before[-1]
+    firsts, sizes = firsts[:num_spans], sizes[:num_spans]
+    sizes[-1] -= totals[num_spans - 1] - num_selected
     is_selected, opens_span = np.zeros((2, num_tokens), dtype=bool)
-    is_selected[(np.repeat(firsts - before, sizes) + np.arange(num_selected)) % num_tokens] = True
+    is_selected[_consecutive(firsts, sizes) % num_tokens] = True
     opens_span[firsts % num_tokens] = True
     return np.flatnonzero(is_selected), opens_span[is_selected]
 
@@ -157,13 +162,38 @@ def span_lengths(uniform: Float64[np.ndarray, " spans"]) -> Int64[np.ndarray, " 
     return 1 + np.searchsorted(SPAN_LENGTHS, uniform, side="right")
 
 
-def _random_order(words: UInt64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
-    """Returns 0 to n - 1 in the order of random words, which no sorting algorithm changes: no two keys are equal."""
-    index = np.uint64((1 << ORDER_BITS) - 1)
-    keys = (words & ~index) | np.arange(len(words), dtype=np.uint64)
-    keys.sort()
-    return (keys & index).astype(np.int64)
+def _consecutive(firsts: Int64[np.ndarray, " n"], sizes: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " tokens"]:
+    """Returns `sizes` numbers from each of `firsts` on."""
+    ends = np.cumsum(sizes)
+    return np.repeat(firsts - ends + sizes, sizes) + np.arange(ends[-1])
+
+
+INDEX = np.uint64((1 << 24) - 1)  # the bits of a key that hold an index
+
+
+def _different_keys(words: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
+    """Returns random words whose last bits are their index, so that every way of sorting them gives the same order."""
+    return (words & ~INDEX) | np.arange(len(words), dtype=np.uint64)
+
+
+def _order(keys: UInt64[np.ndarray, " n"], count: int) -> Int64[np.ndarray, " count"]:
+    """Returns the indices of the `count` smallest keys in increasing order of the keys."""
+    smallest = np.sort(np.partition(keys, count - 1)[:count] if count < len(keys) else keys)
+    return (smallest & INDEX).astype(np.int64)
 
 
 def _unit_interval(words: UInt64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+STREAM = threading.local()
+
+
+def _philox(key: tuple[int, int], counter: tuple[int, ...]) -> np.random.Philox:
+    """Returns a generator with this key and counter: the one of the thread, as a new one costs as much as a mask."""
+    if not hasattr(STREAM, "philox"):
+        STREAM.philox = np.random.Philox(0)
+    state = {"counter": np.array(counter, np.uint64), "key": np.array(key, np.uint64)}
+    buffer = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+    STREAM.philox.state = {"bit_generator": "Philox", "state": state, **buffer}
+    return STREAM.philox

@@ -62,6 +62,12 @@ class Kind(IntEnum):
     END = 7  # of a token that ends a word
 
 
+BITS = {kind: 1 << kind if kind else 0 for kind in Kind}  # of the last character before a token
+WITHIN = BITS[Kind.SPACE]  # white space belongs to the word after it
+STARTS_AFTER = {kind: 0xFF & ~WITHIN & ~BITS[kind] for kind in Kind}  # for the kind of its first character
+STARTS_AFTER |= {Kind.JOINED: BITS[Kind.END], Kind.SPACE: 0xFF, Kind.EACH: 0xFF & ~WITHIN}
+
+
 @cache
 def kind_of(character: str) -> Kind:
     """Returns the kind of a character."""
@@ -168,20 +174,13 @@ def word_table(vocabulary: Vocabulary) -> WordTable:
     """
     check_tells_words(vocabulary.tokenizer, vocabulary.name)
     spelling, added = Spelling.of(vocabulary.tokenizer), vocabulary.tokenizer.get_added_tokens_decoder()
-    first, last = np.full((2, vocabulary.size), [[Kind.JOINED], [Kind.END]], dtype=np.uint8)
+    starts_after = np.zeros(vocabulary.size, dtype=np.uint8)
+    last = np.full(vocabulary.size, BITS[Kind.END], dtype=np.uint8)
     for token, token_id in vocabulary.tokenizer.get_vocab(with_added_tokens=True).items():
         if token_id not in vocabulary.special.all:
             kinds = _kinds_of_added(added[token_id]) if token_id in added else spelling.kinds(token)
-            first[token_id], last[token_id] = kinds
-    return WordTable(np.array([*map(_starts_after, Kind)], dtype=np.uint8)[first], np.uint8(1) << last & 0xFE)
-
-
-def _starts_after(first: Kind) -> int:
-    """Returns the bits of the kinds after which a word starts at a character of this kind."""
-    if first in (Kind.JOINED, Kind.SPACE):
-        return 0xFF if first else 0
-    others = (kind for kind in Kind if kind != Kind.SPACE and (kind != first or kind == Kind.EACH))
-    return sum(1 << kind for kind in others)
+            starts_after[token_id], last[token_id] = STARTS_AFTER[kinds[0]], BITS[kinds[1]]
+    return WordTable(starts_after, last)
 
 
 def _kinds_of_added(token: AddedToken) -> tuple[Kind, Kind]:
