@@ -153,7 +153,8 @@ def test_kinds_of_characters_decide_in_any_text(by_character: Vocabulary, text: 
     begins = {offset for (offset, _), is_start in zip(encoded.offsets, starts, strict=True) if is_start}
     kinds, before = [words.kind_of(character) for character in text], words.Kind.END
     for at, kind in enumerate(kinds):
-        goes_on = kind == words.Kind.JOINED or before == words.Kind.SPACE or kind == before < words.Kind.EACH
+        goes_on = before == words.Kind.SPACE or kind == before < words.Kind.EACH
+        goes_on |= kind == words.Kind.JOINED and before != words.Kind.END
         assert (at in begins) == (kind == words.Kind.SPACE or not goes_on)
         before = kind or before
 

@@ -21,6 +21,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache, lru_cache
@@ -63,9 +64,9 @@ class Kind(IntEnum):
 
 
 BITS = {kind: 1 << kind if kind else 0 for kind in Kind}  # of the last character before a token
-WITHIN = BITS[Kind.SPACE]  # white space belongs to the word after it
-STARTS_AFTER = {kind: 0xFF & ~WITHIN & ~BITS[kind] for kind in Kind}  # for the kind of its first character
-STARTS_AFTER |= {Kind.JOINED: BITS[Kind.END], Kind.SPACE: 0xFF, Kind.EACH: 0xFF & ~WITHIN}
+NOT_AFTER_SPACE = 0xFF & ~BITS[Kind.SPACE]  # white space belongs to the word after it
+STARTS_AFTER = {kind: NOT_AFTER_SPACE & ~BITS[kind] for kind in Kind}  # by the kind of a token's first character
+STARTS_AFTER |= {Kind.JOINED: BITS[Kind.END], Kind.SPACE: 0xFF, Kind.EACH: NOT_AFTER_SPACE}
 
 
 @cache
@@ -159,11 +160,13 @@ def check_tells_words(tokenizer: Tokenizer, name: str) -> None:
 def check_unit(masking: Masking, model: str) -> None:
     """Raises DataError if words or spans are masked and the tokenizer in the folder of a model does not tell words.
 
-    A model elsewhere, or whose folder has no tokenizer.json, is not checked.
+    A model elsewhere, or whose folder has no tokenizer.json that can be read, is not checked.
     """
-    file = Path(model) / TOKENIZER_FILE
-    if masking.unit != "token" and file.is_file():
-        check_tells_words(Tokenizer.from_file(str(file)), model)
+    tokenizer = None
+    with suppress(Exception):  # tokenizers raises nothing narrower
+        tokenizer = Tokenizer.from_file(str(Path(model) / TOKENIZER_FILE)) if masking.unit != "token" else None
+    if tokenizer:
+        check_tells_words(tokenizer, model)
 
 
 @lru_cache(maxsize=4)
