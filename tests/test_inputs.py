@@ -7,19 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from longmlm import cli, inputs
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.config import parse, resolved_pipeline
+from longmlm.data import words
 from longmlm.errors import ConfigError, DataError, ModelError, ModelNotFoundError, TrainingError
 from longmlm.folders import write_json
 from longmlm.inputs import check_inputs
 from longmlm.model.loading import load_model
 from longmlm.processes import LAUNCHER_VARIABLES
-from longmlm.settings.pipeline import PlanConfig
+from longmlm.settings.masking import Masking
+from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Start
-from longmlm.settings.tables import merged
+from longmlm.settings.tables import Table, merged
 from longmlm.training.run_folder import checkpoint_folder
 from tests.support.launching import launch_as_second_of_two
 from tests.support.rows import FILES, manifest_of
@@ -41,9 +46,9 @@ def pretrain(tmp_path: Path) -> PretrainConfig:
     )
 
 
-def pipeline(folder: Path, model: str, corpus: Path):
+def pipeline(folder: Path, model: str, corpus: Path, more: Table | None = None) -> ResolvedPipeline:
     base = {"model": model, "corpus": [str(corpus)], "length": 1024, "output": str(folder / "out")}
-    return resolved_pipeline(base)
+    return resolved_pipeline({**base, **(more or {})})
 
 
 def test_a_run_that_resumes_does_not_need_the_model_that_it_started_from(pretrain: PretrainConfig) -> None:
@@ -182,6 +187,34 @@ def test_a_small_corpus_is_read_before_the_stage_and_a_large_one_is_not(
         check_inputs(config.prepare)
     monkeypatch.setattr(inputs, "QUICKLY_READ_BYTES", 10)
     check_inputs(config)
+    check_inputs(config.prepare)
+
+
+def test_words_are_not_masked_with_a_tokenizer_that_does_not_tell_them(
+    tmp_path: Path, pretrain: PretrainConfig
+) -> None:
+    folder = tmp_path / "gone"
+    shutil.copytree(MINI, folder)
+    levels = Tokenizer(WordLevel({"<unk>": 0, "a": 1}, "<unk>"))
+    levels.pre_tokenizer = Whitespace()
+    levels.save(str(folder / "tokenizer.json"))
+    check_inputs(pretrain)
+    for unit in ("word", "span"):
+        by_unit = replace(pretrain, recipe=replace(pretrain.recipe, masking=Masking(unit=unit)))
+        with pytest.raises(DataError, match="gone: its tokens do not tell where a word starts"):
+            check_inputs(by_unit)
+        check_inputs(replace(by_unit, start=Start(checkpoint=MINI)))
+        with pytest.raises(DataError, match="gone: its tokens do not tell"):
+            check_inputs(pipeline(tmp_path, str(folder), DEMO, {"pretrain": {"recipe": {"masking": {"unit": unit}}}}))
+
+
+def test_rjieba_is_needed_until_the_rows_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "find_spec", lambda _: None)
+    config = pipeline(tmp_path, MINI, DEMO, {"language": "zh", "prepare": {"recipe": {"words": "rjieba"}}})
+    for stage in (config, config.prepare):
+        with pytest.raises(DataError, match=r"pip install 'longmlm\[words\]'"):
+            check_inputs(stage)
+    (tmp_path / "out" / "rows").mkdir(parents=True)
     check_inputs(config.prepare)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from longmlm import staleness
 from longmlm.config import resolved_pipeline
+from longmlm.data import words
 from longmlm.data.engine import plan_rows, prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.vocabulary import load_vocabulary
@@ -141,6 +142,31 @@ def test_another_model_another_text_and_other_settings_are_not_the_same(
     assert "recipe.sources.0.language was en, is de;" in str(raised.value)
     with pytest.raises(FolderError, match=r"pretrain: .* start\.checkpoint was out/long, is elsewhere"):
         staleness.check_result(pipeline(pretrain={"start": {"checkpoint": "elsewhere"}}), "pretrain")
+
+
+def test_rows_with_words_are_stale_with_other_terms_and_another_rjieba(
+    pipeline: Callable[..., ResolvedPipeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_terms(path: str | None) -> ResolvedPipeline:
+        return pipeline(language="zh", prepare={"recipe": {"words": "rjieba", "terms": path} if path else {}})
+
+    Path("terms.txt").write_text("映着远处\n", encoding="utf-8")
+    shutil.rmtree("out/rows")
+    prepare_rows(with_terms("terms.txt").prepare.recipe, load_vocabulary("base"), Path("out/rows"))
+    shutil.copy("terms.txt", "same.txt")
+    for name in ("terms.txt", "same.txt"):
+        staleness.check_result(with_terms(name), "prepare")
+    Path("same.txt").write_text("石头上\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"out/rows was made from other terms than same\.txt holds now: name another"):
+        staleness.check_result(with_terms("same.txt"), "prepare")
+    with pytest.raises(FolderError, match=r"recipe\.words was rjieba, is None"):
+        staleness.check_result(with_terms(None), "prepare")
+    with monkeypatch.context() as patch:
+        patch.setattr(words, "find_spec", lambda _: None)
+        staleness.check_result(with_terms("terms.txt"), "prepare")
+    monkeypatch.setattr(words.metadata, "version", lambda _: "0.0")
+    with pytest.raises(FolderError, match=r"recipe\.segmenter was rjieba .*, is rjieba 0\.0"):
+        staleness.check_result(with_terms("terms.txt"), "prepare")
 
 
 def test_no_refusal_advises_to_remove_anything(pipeline: Callable[..., ResolvedPipeline]) -> None:

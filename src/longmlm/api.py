@@ -161,7 +161,7 @@ def mask(
     The batch has `input_ids`, `attention_mask` and `labels`, padded on the right; labels are -100 except at selected
     tokens. A row's mask depends on seed, epoch and row id only: pass the epoch, for a new mask in each. By default 15 %
     of a row's tokens are selected; of these, 80 % become the mask token, 10 % a random one, and 10 % stay as they are.
-    `masking`, a longmlm.settings.masking.Masking, changes that.
+    `masking`, a longmlm.settings.masking.Masking, changes that; its `unit` masks whole words or spans.
 
     Raises DataError for rows of another tokenizer, or one that cannot be used, IndexError for a row id that does not
     exist, ValueError for another argument that is out of range.
@@ -174,6 +174,8 @@ def mask(
     """
     vocabulary, maskable = arguments.checked_vocabulary(tokenizer)
     settings = arguments.settings_or_default(Masking, masking, "masking")
+    if settings.unit != "token":
+        maskable = vocabulary.maskable_in(settings.unit)
     of_masks = arguments.checked_number("seed", seed, 0), arguments.checked_number("epoch", epoch, 0)
     chosen = arguments.chosen_rows(rows, row_ids, vocabulary)
     masked = [mask_row(row, maskable, settings, *of_masks, row_id) for row_id, row in chosen]

@@ -19,8 +19,7 @@ from longmlm.artifacts.rows import (
     RowsManifest,
     Split,
     check_rows_fit_positions,
-    check_rows_have_pairs,
-    check_rows_mix_documents,
+    check_rows_serve,
     read_rows_manifest,
     shards_of,
 )
@@ -29,6 +28,7 @@ from longmlm.data.corpus import check_fields, check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.languages import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
+from longmlm.data.words import check_unit, segmenter_of
 from longmlm.errors import DataError, ModelNotFoundError, ModelUnavailableError
 from longmlm.folders import check_absent, check_replaceable
 from longmlm.hubs.datasets import SAVED, rows_on_hub
@@ -36,10 +36,9 @@ from longmlm.hubs.models import check_model, config_of_model, local_weights, rea
 from longmlm.hubs.publish import check_can_publish
 from longmlm.model.families import (
     check_architecture,
-    check_can_isolate,
     check_has_position_table,
+    check_learns,
     check_num_positions,
-    check_reads_pairs,
     num_usable_positions,
     planned_extension,
 )
@@ -75,6 +74,7 @@ def check_inputs(config: Any) -> None:
             _check_corpus(config)
             if not Path(config.output).is_dir():
                 check_executor(config.runtime)
+                segmenter_of(config.recipe)
                 _check_splits(config)
         case ExtendConfig():
             _check_extend(config)
@@ -123,6 +123,7 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
                 num_positions = _check_extend(stage, needs_all)
             case PretrainConfig():
                 check_installed(stage.tracking.tracker)
+                check_unit(stage.recipe.masking, bundled_resolved(config.model) or str(stage.start.tokenizer))
                 if (Path(stage.rows) / RowsManifest.FILE).is_file():
                     mixture_of(stage.recipe.weights, read_rows_manifest(Path(stage.rows)).sources("train"))
                 num_positions = _positions_of_start(stage, made, needs_all) or num_positions
@@ -224,10 +225,8 @@ def _check_pretrain(config: PretrainConfig) -> None:
     manifest = _check_rows(config.rows, SPLITS)
     if manifest:
         mixture_of(config.recipe.weights, manifest.sources("train"))
-    if manifest and config.recipe.isolate_documents:
-        check_rows_mix_documents(manifest.plan, config.rows)
-    if manifest and config.recipe.pairs:
-        check_rows_have_pairs(manifest.plan)
+        check_rows_serve(manifest.plan, config.recipe, config.rows)
+    check_unit(config.recipe.masking, config.start.checkpoint or str(config.start.tokenizer))
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
     _check_extended(config.start.checkpoint, config.run)
@@ -250,10 +249,7 @@ def _positions_of_start(stage: PretrainConfig, made: Collection[str] = (), needs
         config = config_of_model(name, start.revision, needs_weights)
     num_positions = _positions_of(config, name)
     if config is not None and hasattr(config, "model_type"):
-        if stage.recipe.isolate_documents:
-            check_can_isolate(config, name)
-        if stage.recipe.pairs:
-            check_reads_pairs(config, name, read_provenance(name).extension)
+        check_learns(stage.recipe, config, name, read_provenance(name).extension)
     return num_positions
 
 

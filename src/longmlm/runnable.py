@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import get_args
 
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, read_provenance
+from longmlm.data.words import segmenter_of
 from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
 from longmlm.hubs.licences import check_licence
 from longmlm.hubs.models import commit_of, config_of_model, is_folder
@@ -133,6 +134,7 @@ def machine_errors(config: ResolvedPipeline) -> Iterator[UserError]:
         checks.append(lambda: launch_command(str(config.launch)))
     if "prepare" in missing:
         checks.append(lambda: check_executor(prepare.runtime))
+        checks.append(lambda: segmenter_of(prepare.recipe))
     if prepare.publish and "prepare" in missing:
         checks.append(lambda: check_can_publish(prepare.target("dataset")))
     if "release" in missing and release.recipe.onnx:

@@ -131,6 +131,7 @@ def _rows(recipe: PrepareRecipe, recorded: RowsPlan) -> Iterator[Pair]:
     tokenizers = (ModelSource(name=one.tokenizer, sha256=one.tokenizer_sha256) for one in (recorded, plan))
     yield from pairs("recipe.", recorded.settings, plan.settings)
     yield _model("recipe.tokenizer", "another tokenizer", *tokenizers)
+    yield Pair("other terms", recorded.terms_sha256, plan.terms_sha256, recipe.terms or "recipe.terms")
     yield Pair("other text", recorded.text, plan.text, "the corpus")
 
 

@@ -1,6 +1,7 @@
 """The Python API gives what the stages give, in memory, and leaves everything as it was."""
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from longmlm.folders import sha256_of, verify
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_table import extended_table, position_table_of
 from longmlm.settings.evaluate import EvaluateRecipe
-from longmlm.settings.masking import HeldOut, Masking
+from longmlm.settings.masking import HeldOut, Masking, MaskingUnit
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, demo_texts, tiny_extension, tiny_folder
 
 
@@ -111,13 +112,15 @@ def test_texts_are_split_by_the_rules_of_their_language_and_packing(tokenizer: P
         longmlm.pack(texts, tokenizer, 200, language="dutch")
 
 
+@pytest.mark.parametrize("unit", get_args(MaskingUnit))
 def test_masked_rows_are_those_of_the_pretrain_stage(
-    world: World, rows: list[Row], tokenizer: PreTrainedTokenizerBase
+    world: World, rows: list[Row], tokenizer: PreTrainedTokenizerBase, unit: MaskingUnit
 ) -> None:
     vocabulary = load_vocabulary(str(world.base))
-    row_ids, settings = [5, 2, len(rows) - 1], Masking(selected_fraction=0.3)
+    row_ids, settings = [5, 2, len(rows) - 1], Masking(selected_fraction=0.3, unit=unit)
     batch = longmlm.mask(rows, row_ids, tokenizer, epoch=3, seed=7, masking=settings)
-    masked = [mask_row(rows[row_id], vocabulary.maskable, settings, 7, 3, row_id) for row_id in row_ids]
+    maskable = vocabulary.maskable_in(unit)
+    masked = [mask_row(rows[row_id], maskable, settings, 7, 3, row_id) for row_id in row_ids]
     expected = collate(masked, vocabulary.special.pad)
     assert torch.equal(batch["input_ids"], expected.input_ids)
     assert expected.attention_mask is not None

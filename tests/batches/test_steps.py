@@ -13,12 +13,13 @@ from longmlm.batches import sampling
 from longmlm.batches.collate import MlmBatch
 from longmlm.batches.masking import mask_row
 from longmlm.batches.sampling import mixture_of
-from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
+from longmlm.batches.steps import Recipe, StepBatches, batch_notes, check_rows_fit_model, rows_per_step
 from longmlm.data.row import Row
 from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
 from longmlm.errors import DataError, TrainingError
-from longmlm.settings.masking import Masking
+from longmlm.settings.masking import Masking, MaskingUnit
+from longmlm.settings.pretrain import PretrainRecipe
 from tests.support.families import tiny_tokenizer
 from tests.support.rows import with_sources
 from tests.support.tiny import LONG_POSITIONS, World, tiny_folder
@@ -65,6 +66,36 @@ def global_batch(rows: Rows, recipe: Recipe, launch: tuple[int, int], cursor: in
     assert len({len(share) for share in shares}) == 1
     assert all(len(batch.row_ids) <= rows_per_micro_batch + 1 for share in shares for batch in share)
     return [row for share in shares for batch in share for row in as_rows(batch)]
+
+
+@pytest.mark.parametrize("unit", ["word", "span"])
+def test_batches_of_words_and_spans_are_the_same_for_any_launch_and_in_a_loader_worker(
+    unit: MaskingUnit, rows: Rows, recipe: Recipe, vocabulary: Vocabulary
+) -> None:
+    by_unit = dataclasses.replace(recipe, masking=Masking(unit=unit), vocabulary=vocabulary.maskable_in(unit))
+    assert len(pickle.dumps(by_unit)) < len(pickle.dumps(recipe)) + 2 * vocabulary.size + 1_000
+    expected = sorted(global_batch(rows, by_unit, (1, 13), 26))
+    assert sorted(global_batch(rows, pickle.loads(pickle.dumps(by_unit)), (3, 8), 26)) == expected
+    assert sorted(global_batch(rows, recipe, (1, 13), 26)) != expected
+
+
+def test_a_note_says_that_chinese_characters_count_as_words(rows: Rows) -> None:
+    recipe = PretrainRecipe(num_steps=1, batch_tokens=1_000, learning_rate=1e-4)
+    by_word = dataclasses.replace(recipe, masking=Masking(unit="word"))
+    manifest = rows.manifest
+    (source, *_) = manifest.plan.sources
+
+    def notes(recipe: PretrainRecipe, language: str, words: str | None = None) -> list[str]:
+        plan = dataclasses.replace(
+            manifest.plan, sources=(dataclasses.replace(source, language=language),), words=words
+        )
+        changed = dataclasses.replace(rows, manifest=dataclasses.replace(manifest, plan=plan))
+        return batch_notes(recipe, changed, 10, 1_000)
+
+    (note,) = notes(by_word, "zh-cn")
+    assert "each Chinese character counts as a word" in note and 'words = "rjieba"' in note
+    assert notes(by_word, "en") == notes(recipe, "zh") == notes(by_word, "zh", "rjieba") == []
+    assert ["batch_tokens" in note for note in batch_notes(by_word, rows, 10, 500)] == [True]
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)
@@ -146,9 +177,9 @@ def test_shapes_padding_and_attention_masks_agree(rows: Rows, recipe: Recipe) ->
 def test_a_new_column_follows_rows_into_masks_and_views(rows: Rows, recipe: Recipe) -> None:
     @dataclasses.dataclass(frozen=True, slots=True)
     class LabelledRow(Row):
-        pair_label: int
+        pair_label: int = dataclasses.field(kw_only=True)
 
-    row = LabelledRow(rows[0].input_ids, rows[0].document_starts, rows[0].document_sources, 7)
+    row = LabelledRow(rows[0].input_ids, rows[0].document_starts, rows[0].document_sources, pair_label=7)
     masked = mask_row(row, recipe.vocabulary, recipe.masking, 0, 0, 0).row
     assert isinstance(masked, LabelledRow)
     assert masked.pair_label == 7

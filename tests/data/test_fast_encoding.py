@@ -13,7 +13,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import SliceReport
+from longmlm.artifacts.unfinished_rows import SliceReport
 from longmlm.data import encoding
 from longmlm.data.encoding import encode, exact_encoder
 from longmlm.data.engine import prepare_rows

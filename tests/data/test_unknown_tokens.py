@@ -10,7 +10,8 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import SPLITS, SliceReport, read_rows_manifest
+from longmlm.artifacts.rows import SPLITS, read_rows_manifest
+from longmlm.artifacts.unfinished_rows import SliceReport
 from longmlm.data.corpus import plan_slices
 from longmlm.data.engine import prepare_rows
 from longmlm.data.notes import MAX_UNKNOWN_SHARE, unknown_notes

@@ -20,6 +20,7 @@ OWN_SOURCE = 'corpus = "-"\nprepare.recipe.sources = [{files = ["a.csv"], langua
 UNTRAINED = 'start = {checkpoint = "-", architecture = "a", tokenizer = "b"}'
 PAIRS = 'recipe = {pairs = true, packing = "doc-sentences"}'
 DECAY, WINDOW = 'recipe.schedule = "constant-then-decay"', "recipe.attention_window = 64"
+WORDS, CHINESE = 'recipe.words = "rjieba"', 'recipe.sources.0.language = "zh-hans"'
 TRACKED, TENSORBOARD = 'tracking.tracker = "wandb"', 'tracking.tracker = "tensorboard"'
 
 
@@ -50,6 +51,9 @@ REFUSED = (
     Refused(
         "prepare", "recipe.short_row_share = 0.1", "", "pairs", "recipe = {pairs = true, packing = 'doc-sentences'}"
     ),
+    Refused("prepare", 'recipe.terms = "t.txt"', "", "words", f"{WORDS}\n{CHINESE}"),
+    Refused("prepare", WORDS, "", "language", CHINESE),
+    Refused("prepare", WORDS, 'recipe.sources.0.language = "ko"', "language", 'recipe.sources.0.language = "ja"'),
     Refused("prepare", 'recipe.sources.0.subset = "x"', "", "dataset", None),
     Refused("prepare", 'recipe.sources.0.split = "x"', "", "dataset", None),
     Refused("prepare", 'recipe.sources.0.revision = "x"', "", "dataset", None),
@@ -69,6 +73,8 @@ REFUSED = (
     Refused("pretrain", "recipe.decay_steps = 9", 'recipe.schedule = "cosine"', "schedule", DECAY),
     Refused("pretrain", "recipe.held_out.masking.mask_patterns = 1", "", "held_out", None),
     Refused("evaluate", "recipe.held_out.masking.mask_patterns = 1", "", "held_out", None),
+    Refused("pretrain", 'recipe.held_out.masking.unit = "word"', "", "held_out", None),
+    Refused("evaluate", 'recipe.held_out.masking.unit = "span"', "", "held_out", None),
     Refused("pretrain", "runtime.peak_flops = 1e12", 'recipe.precision = "no"', "recipe.precision"),
     Refused("pretrain", 'tracking.project = "p"', "", "tracker", TRACKED),
     Refused("pretrain", 'tracking.entity = "e"', "", "tracker", TRACKED),

@@ -196,6 +196,8 @@ def test_what_was_changed_or_damaged_since_a_run_started_is_named_when_it_is_res
     masking = replace(settings.recipe.masking, selected_fraction=0.3)
     with pytest.raises(CheckpointError, match=r"recipe\.masking\.selected_fraction was 0\.15, is 0\.3"):
         train(with_recipe(settings, masking=masking))
+    with pytest.raises(CheckpointError, match=r"recipe\.masking\.unit was token, is span"):
+        train(with_recipe(settings, masking=replace(settings.recipe.masking, unit="span")))
 
     flipped = Path(shutil.copytree(rows, tmp_path / "flipped"))
     shards = sorted(flipped.glob("*/*.arrow"))

@@ -15,6 +15,8 @@ from longmlm.data.rows import open_rows
 from longmlm.errors import CheckpointError, FolderError, TrainingError
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.processes import exclusive_lock
+from longmlm.reports.model_card import training_of
+from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import Start
 from longmlm.training import loop
 from longmlm.training.run_folder import (
@@ -170,6 +172,12 @@ def test_a_batch_of_half_a_row_becomes_a_row_and_a_line_says_so(settings, train,
     assert "batch_tokens = 17, but a global batch of 1 whole row has" in capsys.readouterr().out
     train(replace(settings, run=f"{settings.run}-256"))
     assert "batch_tokens" not in capsys.readouterr().out
+
+
+def test_a_run_masks_words_and_says_so_in_its_settings(settings, train):
+    run = train(with_recipe(settings, masking=Masking(unit="word"), num_steps=2))
+    assert read_state(newest_verified(run).folder).recipe.masking.unit == "word"
+    assert training_of(newest_verified(run).folder).settings["masking.unit"] == "word"
 
 
 def test_a_checkpoint_that_another_process_has_written_meanwhile_is_not_ignored(finished):

@@ -1,4 +1,4 @@
-"""Artifacts of packed rows: the manifest of their folder, and the plan and reports of unfinished rows."""
+"""The manifest of a folder of packed rows, with the plan that rows depend on, and what they are made of."""
 
 import hashlib
 from dataclasses import asdict, dataclass, fields, replace
@@ -8,12 +8,13 @@ from typing import ClassVar, Literal, Self
 from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
-from longmlm.settings.prepare import COMPRESSED, Duplicates, PackingMode, source_names
+from longmlm.settings.prepare import COMPRESSED, Duplicates, PackingMode, Segmentation, source_names
+from longmlm.settings.pretrain import PretrainRecipe
 
 RECIPE_VERSION = 3
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
-NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version")
+NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version", "terms", "terms_sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class RowsPlan:
     mixes sources.
 
     `tokenizer_fingerprint` covers the whole tokenizer backend, `tokenizer_sha256` is the hash of its files, if they are
-    in a folder.
+    in a folder. `segmenter` is the library that found words, with its version.
     """
 
     tokenizer: str
@@ -85,11 +86,16 @@ class RowsPlan:
     prevent_leaks: bool = False
     pairs: bool = False
     short_row_share: float = 0.0
+    words: Segmentation | None = None
+    segmenter: str | None = None
+    terms: str | None = None
+    terms_sha256: str | None = None
 
     def without_paths(self) -> Self:
         """Returns the plan with the last parts of local paths only."""
         sources = tuple(source.without_paths() for source in self.sources)
-        return replace(self, tokenizer=Path(self.tokenizer).name, sources=sources)
+        terms = self.terms and Path(self.terms).name
+        return replace(self, tokenizer=Path(self.tokenizer).name, sources=sources, terms=terms)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -105,8 +111,9 @@ class RowsPlan:
 
     def is_same(self, other: "RowsPlan") -> bool:
         """Returns whether both plans give the same rows: their texts and tokenizers may lie under different names."""
-        mine = (self.settings, self.text, self.tokenizer_fingerprint, self.recipe_version)
-        return mine == (other.settings, other.text, other.tokenizer_fingerprint, other.recipe_version)
+        mine = (self.settings, self.text, self.terms_sha256, self.tokenizer_fingerprint, self.recipe_version)
+        theirs = (other.settings, other.text, other.terms_sha256, other.tokenizer_fingerprint, other.recipe_version)
+        return mine == theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,57 +256,15 @@ def check_rows_fit_positions(row_length: int, num_positions: int, name: str) -> 
         )
 
 
-def check_rows_mix_documents(plan: RowsPlan, name: str) -> None:
-    """Raises DataError if every row has one document, so that there is nothing to isolate."""
-    if plan.packing != "full-sentences":
+def check_rows_serve(plan: RowsPlan, recipe: PretrainRecipe, name: str) -> None:
+    """Raises DataError if a recipe isolates documents and each row has one, or needs pairs and rows give none."""
+    if recipe.isolate_documents and plan.packing != "full-sentences":
         raise DataError(
             f"recipe.isolate_documents has no effect, since every row of {name} has one document (packing = "
             f"{plan.packing}): remove it"
         )
-
-
-def check_rows_have_pairs(plan: RowsPlan) -> None:
-    """Raises DataError for rows from which no pairs can be made."""
-    if not plan.pairs:
+    if recipe.pairs and not plan.pairs:
         raise DataError(
             "[recipe.pairs] needs rows that know their sentences, and these do not: prepare rows with pairs = true and "
             'packing = "doc-sentences" in another folder, or remove [recipe.pairs]'
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileStamp(SourceFile):
-    """A source file as it was when it was hashed."""
-
-    bytes: int
-    mtime_ns: int
-
-    @property
-    def content(self) -> tuple[str, int, int]:
-        """All but its name."""
-        return self.sha256, self.bytes, self.mtime_ns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkPlan(Artifact):
-    """plan.json of unfinished rows: finished slices are kept for a run with the same plan and unchanged files.
-
-    `slices_sha256` covers where the slices begin and end.
-    """
-
-    FILE: ClassVar[str] = "plan.json"
-
-    plan: RowsPlan
-    files: tuple[FileStamp, ...]
-    slices_sha256: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceReport(Artifact):
-    """What one slice gave, written last: a slice that has a report is finished; one of another format is not.
-
-    `is_fast` says whether a fast encoder made its tokens.
-    """
-
-    contents: Contents
-    is_fast: bool

@@ -22,6 +22,10 @@ from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError, TrainingError, counted
 from longmlm.settings.masking import Masking
+from longmlm.settings.prepare import is_segmented
+from longmlm.settings.pretrain import PretrainRecipe
+
+NOTED_DEVIATION = 0.1  # relative difference between batch_tokens and the tokens of a global batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,21 @@ def rows_per_step(batch_tokens: int, row_length: int, mean_fill: float, num_proc
             f"processes: set it to at least {num_processes * row_length}"
         )
     return num_rows
+
+
+def batch_notes(recipe: PretrainRecipe, rows: Rows, num_rows: int, num_tokens: int) -> list[str]:
+    """Returns notes on the global batches, of `num_rows` whole rows with `num_tokens`: on their size and on words."""
+    notes = []
+    if abs(num_tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
+        batch = f"a global batch of {counted(num_rows, 'whole row')} has {num_tokens:,} tokens"
+        notes.append(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
+    plan, unit = rows.manifest.plan, recipe.masking.unit
+    if unit != "token" and plan.words is None and any(is_segmented(source.language) for source in plan.sources):
+        notes.append(
+            f'masking.unit = "{unit}": each Chinese character counts as a word, or each token of several, as the rows '
+            'do not record words: to mask words, prepare rows with words = "rjieba"'
+        )
+    return notes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ Both have " sat" up to offset 11 and " on" from there, so the cut holds. Otherwi
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from jaxtyping import Int64, UInt32
@@ -21,15 +21,18 @@ from tokenizers import Encoding, Tokenizer
 
 from longmlm.data.corpus import Document
 from longmlm.data.fast_encoding import MAX_CHARACTERS, MakeEncoder, failures_of, fast_encoder, hostile_texts
-from longmlm.data.row import TokenizedSentence
+from longmlm.data.row import TokenizedSentence, joined
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
+from longmlm.data.words import Segmenter
 from longmlm.errors import EncoderError
 from longmlm.processes import one_ahead
+from longmlm.settings.prepare import is_segmented
 
 # The axes have no names, since lists hold arrays of different lengths.
 Tokens = UInt32[np.ndarray, "_"]
 Starts = Int64[np.ndarray, "_"]  # the offset at which each sentence starts
+Offsets = Int64[np.ndarray, "_ 2"]  # the characters at which each token starts and ends
 
 PIECE_CHARACTERS = 200_000
 CONTEXT_CHARACTERS = 1_000
@@ -43,17 +46,19 @@ def tokenized(
     languages: Sequence[str],
     documents: Iterable[Document],
     make_encoder: MakeEncoder | None = None,
+    segmenter: Segmenter | None = None,
 ) -> Iterator[tuple[Document, Iterable[TokenizedSentence]]]:
     """Yields each document with the tokens of its sentences; neighbouring short documents are encoded together.
 
     `languages` are those of the sources, by number. A fast encoder is compared with tokenizers on the first document
-    and on a small share of the others; raises EncoderError where they differ.
+    and on a small share of the others; raises EncoderError where they differ. It does not say where tokens lie, so it
+    is not used with a segmenter, which finds words in the languages for which it is meant.
     """
     encoder = None
     with suppress(ImportError):  # not every machine of a cluster may have the library
-        encoder = make_encoder() if make_encoder else None
+        encoder = make_encoder() if make_encoder and not segmenter else None
     if encoder is None:
-        yield from _tokenized(vocabulary.tokenizer, languages, documents)
+        yield from _tokenized(vocabulary.tokenizer, languages, documents, segmenter)
         return
     num_characters = num_compared = 0
     for batch in batches(documents):
@@ -111,7 +116,7 @@ def _is_same(found: Sequence[TokenizedSentence], expected: Iterable[TokenizedSen
 
 
 def _tokenized(
-    tokenizer: Tokenizer, languages: Sequence[str], documents: Iterable[Document]
+    tokenizer: Tokenizer, languages: Sequence[str], documents: Iterable[Document], segmenter: Segmenter | None
 ) -> Iterator[tuple[Document, Iterable[TokenizedSentence]]]:
     """Yields documents as `tokenized` does. While the caller uses one batch of documents, a thread encodes the next."""
 
@@ -119,11 +124,13 @@ def _tokenized(
         return encode_batch(tokenizer, [document.text for document in batch]) if len(batch) > 1 else []
 
     for batch, encodings in one_ahead(encoded, batches(documents)):
-        starts = [sentence_starts(document.text, languages[document.source]) for document in batch]
-        if len(batch) == 1:
-            yield batch[0], encode(tokenizer, batch[0].text, starts[0])
-        else:
-            yield from zip(batch, map(sentences_of, encodings, starts), strict=True)
+        for number, document in enumerate(batch):
+            language = languages[document.source]
+            starts, own = sentence_starts(document.text, language), segmenter if is_segmented(language) else None
+            if len(batch) == 1:
+                yield document, encode(tokenizer, document.text, starts, own)
+            else:
+                yield document, sentences_of(encodings[number], starts, document.text, own)
 
 
 def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -140,21 +147,24 @@ def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def encode(tokenizer: Tokenizer, text: str, starts: Starts) -> Iterator[TokenizedSentence]:
+def encode(
+    tokenizer: Tokenizer, text: str, starts: Starts, segmenter: Segmenter | None = None
+) -> Iterator[TokenizedSentence]:
     """Yields the tokens of each sentence that has any: those of the text encoded whole, cut at the offsets `starts`."""
     _read_special_tokens_as_text(tokenizer)
-    first, parts = 1, []
+    first, parts, begin = 1, [], 0
     for ids, offsets, cut in _encode_piecewise(tokenizer, text):
+        tokens, begin = _known(ids, offsets - begin, text[begin:cut], segmenter), cut
         following = int(np.searchsorted(starts, cut, side="right"))
-        *ended, unfinished = _split(ids, offsets, starts[first:following])
+        *ended, unfinished = _split(tokens, offsets, starts[first:following])
         for part in ended:
-            if len(ids := np.concatenate([*parts, part])):
-                yield TokenizedSentence(ids)
+            if len(sentence := joined([*parts, part])):
+                yield sentence
             parts = []
         parts.append(unfinished)
         first = max(first, following)
-    if len(ids := np.concatenate(parts)):
-        yield TokenizedSentence(ids)
+    if len(sentence := joined(parts)):
+        yield sentence
 
 
 def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
@@ -163,11 +173,21 @@ def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
     return tokenizer.encode_batch(texts, add_special_tokens=False)
 
 
-def sentences_of(encoding: Encoding, starts: Starts) -> list[TokenizedSentence]:
-    """Returns the tokens of each sentence that has any, as `encode` does."""
+def sentences_of(
+    encoding: Encoding, starts: Starts, text: str = "", segmenter: Segmenter | None = None
+) -> list[TokenizedSentence]:
+    """Returns the tokens of each sentence that has any, as `encode` does; a segmenter needs the text."""
     ids = np.array(encoding.ids, dtype=np.uint32)
-    parts = [ids] if len(starts) == 1 else _split(ids, _offsets(encoding), starts[1:])
-    return [TokenizedSentence(part) for part in parts if len(part)]
+    if len(starts) == 1 and not segmenter:
+        return [TokenizedSentence(ids)] if len(ids) else []
+    offsets = _offsets(encoding)
+    return [part for part in _split(_known(ids, offsets, text, segmenter), offsets, starts[1:]) if len(part)]
+
+
+def _known(ids: Tokens, offsets: Offsets, text: str, segmenter: Segmenter | None) -> TokenizedSentence:
+    """Returns the tokens of a text with what is known of them."""
+    is_word_start = segmenter.starts(text, np.minimum(offsets, len(text))) if segmenter else None
+    return TokenizedSentence(ids, is_word_start)
 
 
 def _read_special_tokens_as_text(tokenizer: Tokenizer) -> None:
@@ -175,18 +195,20 @@ def _read_special_tokens_as_text(tokenizer: Tokenizer) -> None:
         tokenizer.encode_special_tokens = True
 
 
-def _split(ids: Tokens, offsets: Int64[np.ndarray, " n"], starts: Starts) -> list[Tokens]:
-    cuts = [0, *np.searchsorted(offsets, starts).tolist(), len(ids)]
-    return [ids[begin:end] for begin, end in pairwise(cuts)]
+def _split(tokens: TokenizedSentence, offsets: Offsets, starts: Starts) -> list[TokenizedSentence]:
+    cuts = [0, *np.searchsorted(offsets[:, 0], starts).tolist(), len(tokens)]
+    return [tokens.part(begin, end) for begin, end in pairwise(cuts)]
 
 
-def _offsets(encoding: Encoding) -> Int64[np.ndarray, " n"]:
-    """Returns the character at which each token starts, made non-decreasing."""
-    starts = np.fromiter((start for start, _ in encoding.offsets), dtype=np.int64, count=len(encoding.ids))
-    return np.maximum.accumulate(starts)
+def _offsets(encoding: Encoding) -> Offsets:
+    """Returns the characters at which each token starts, made non-decreasing, and ends."""
+    offsets = np.fromiter(chain.from_iterable(encoding.offsets), dtype=np.int64, count=2 * len(encoding.ids))
+    offsets = offsets.reshape(-1, 2)
+    np.maximum.accumulate(offsets[:, 0], out=offsets[:, 0])
+    return offsets
 
 
-def _encode_piecewise(tokenizer: Tokenizer, text: str) -> Iterator[tuple[Tokens, Int64[np.ndarray, " n"], int]]:
+def _encode_piecewise(tokenizer: Tokenizer, text: str) -> Iterator[tuple[Tokens, Offsets, int]]:
     """Yields ids, character offsets and the end of each piece; together they are those of one encoding."""
     cuts = _cuts(text)
     begin, cut = 0, next(cuts)
@@ -194,13 +216,13 @@ def _encode_piecewise(tokenizer: Tokenizer, text: str) -> Iterator[tuple[Tokens,
     for end in cuts:
         next_ids, next_offsets = _encode_span(tokenizer, text, cut, end)
         if _agree((ids, offsets), (next_ids, next_offsets), cut):
-            is_inside = (begin <= offsets) & (offsets < cut)
+            is_inside = (begin <= offsets[:, 0]) & (offsets[:, 0] < cut)
             yield ids[is_inside], offsets[is_inside], cut
             begin, ids, offsets = cut, next_ids, next_offsets
         else:
             ids, offsets = _encode_span(tokenizer, text, begin, end)
         cut = end
-    is_inside = begin <= offsets
+    is_inside = begin <= offsets[:, 0]
     yield ids[is_inside], offsets[is_inside], cut
 
 
@@ -227,15 +249,15 @@ def _border(text: str, at: int, last: int) -> int | None:
     return None
 
 
-def _encode_span(tokenizer: Tokenizer, text: str, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+def _encode_span(tokenizer: Tokenizer, text: str, begin: int, end: int) -> tuple[Tokens, Offsets]:
     first = max(0, begin - CONTEXT_CHARACTERS)
     encoding = tokenizer.encode(text[first : end + CONTEXT_CHARACTERS], add_special_tokens=False)
     return np.array(encoding.ids, dtype=np.uint32), _offsets(encoding) + first
 
 
-def _agree(left: tuple[np.ndarray, np.ndarray], right: tuple[np.ndarray, np.ndarray], cut: int) -> bool:
+def _agree(left: tuple[Tokens, Offsets], right: tuple[Tokens, Offsets], cut: int) -> bool:
     margin = CONTEXT_CHARACTERS // 2
-    near = [(cut - margin <= offsets) & (offsets < cut + margin) for _, offsets in (left, right)]
-    ids, offsets = left[0][near[0]], left[1][near[0]]
-    both_sides = bool(len(offsets) and offsets[0] < cut <= offsets[-1])
-    return both_sides and np.array_equal(ids, right[0][near[1]]) and np.array_equal(offsets, right[1][near[1]])
+    near = [(cut - margin <= starts) & (starts < cut + margin) for starts in (left[1][:, 0], right[1][:, 0])]
+    (ids, starts), others = ((one[0][part], one[1][part, 0]) for one, part in zip((left, right), near, strict=True))
+    both_sides = bool(len(starts) and starts[0] < cut <= starts[-1])
+    return both_sides and np.array_equal(ids, others[0]) and np.array_equal(starts, others[1])

@@ -15,14 +15,13 @@ from longmlm.artifacts.rows import (
     RECIPE_VERSION,
     SPLITS,
     Families,
-    FileStamp,
     RowsManifest,
     RowsPlan,
     SourceFile,
     SourceRecord,
-    WorkPlan,
     read_rows_manifest,
 )
+from longmlm.artifacts.unfinished_rows import FileStamp, WorkPlan
 from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.duplicates import find_families, survey_slice
 from longmlm.data.encoding import exact_encoder
@@ -33,6 +32,7 @@ from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.rows import token_bytes
 from longmlm.data.slices import CONTENT, SURVEYS, UNFINISHED, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
+from longmlm.data.words import check_tells_words, recorded_words, segmenter_of
 from longmlm.errors import ArtifactError, DataError, EncoderError, UserError, counted
 from longmlm.folders import sha256_of
 from longmlm.hubs import storage
@@ -74,7 +74,10 @@ def prepare_rows(
         cuts = [[(span.start, span.end, span.source, span.size) for span in spans] for spans in slices]
         work = replace(work, slices_sha256=hashlib.sha256(repr(cuts).encode()).hexdigest())
         check_splits(recipe, slices)
-        job = SliceJob(recipe, vocabulary, dict(enumerate(slices)), partial_of(output))
+        segmenter = segmenter_of(recipe)
+        if segmenter:
+            check_tells_words(vocabulary.tokenizer, vocabulary.name)
+        job = SliceJob(recipe, vocabulary, dict(enumerate(slices)), partial_of(output), segmenter=segmenter)
         check_temporary(job.folder)
         with exclusive_lock(job.folder):
             claim(job.folder)
@@ -113,6 +116,8 @@ def plan_rows(
         records.append(SourceRecord(**fields))
     settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}  # Any: as above
     hashes = {"tokenizer_sha256": tokenizer_sha256(recipe.tokenizer), "tokenizer_fingerprint": tokenizer_fingerprint}
+    segmenter, terms_sha256 = recorded_words(recipe, earlier.segmenter if earlier else None)
+    settings |= {"segmenter": segmenter, "terms_sha256": terms_sha256}
     plan = RowsPlan(**settings, **hashes, recipe_version=RECIPE_VERSION)
     return WorkPlan(plan=plan, files=tuple(stamps)), sources
 

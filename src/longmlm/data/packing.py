@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool
 
-from longmlm.data.row import Row, SpecialTokens, TokenizedSentence
+from longmlm.data.row import Row, SpecialTokens, TokenizedSentence, WordTable, joined
 from longmlm.settings.prepare import PackingMode
 
 MAX_CHARACTER_BYTES = 4  # in UTF-8
@@ -35,7 +35,8 @@ class OpenRow:
     """A row that is being filled: `length` counts its content and the separators between documents.
 
     It takes further sentences up to `target`, which is its `capacity` except in short rows. `has_pairs` says whether it
-    is to know its sentences and the hashes of its documents. `is_within_character` is that of the vocabulary.
+    is to know its sentences and the hashes of its documents. With `words`, it knows at which tokens a word starts: from
+    its sentences, or else from this table. `is_within_character` is that of the vocabulary.
     """
 
     capacity: int
@@ -43,7 +44,8 @@ class OpenRow:
     is_within_character: Bool[np.ndarray, " vocabulary"] | None = None
     has_pairs: bool = False
     short_row_share: float = 0.0
-    pieces: list[np.ndarray] = field(default_factory=list)
+    words: WordTable | None = None
+    pieces: list[TokenizedSentence] = field(default_factory=list)
     length: int = 0
     target: int = 0
     rows_of_document: int = 0
@@ -70,14 +72,14 @@ class OpenRow:
         if not self.length:
             self.target = self._drawn_target(document)
         if opens_document and self.length:
-            self.pieces.append(np.array([self.special.sep], dtype=np.uint32))
+            self.pieces.append(_special(self.special.sep))
             self.length += 1
         if opens_document or not self.length:
             self.starts.append(1 + self.length)
             self.sources.append(document.source)
             self.hashes.append(document.text_hash % HASHES)
         self.sentence_starts.append(1 + self.length)
-        self.pieces.append(sentence.input_ids)
+        self.pieces.append(sentence)
         self.length += length
 
     def _drawn_target(self, document: TokenizedDocument) -> int:
@@ -91,17 +93,25 @@ class OpenRow:
 
     def close(self) -> Row:
         """Returns the row between its special tokens, and starts an empty one."""
-        frame = [np.array([token_id], dtype=np.uint32) for token_id in (self.special.cls, self.special.sep)]
+        content = joined([_special(self.special.cls), *self.pieces, _special(self.special.sep)])
+        is_word_start = content.is_word_start
+        if self.words and is_word_start is None:
+            is_word_start = self.words.starts(content.input_ids)
         row = Row(
-            np.concatenate([frame[0], *self.pieces, frame[1]]),
+            content.input_ids,
             np.array(self.starts, dtype=np.int32),
             np.array(self.sources, dtype=np.uint16),
             np.array(self.hashes, dtype=np.uint32) if self.has_pairs else None,
             np.array(self.sentence_starts, dtype=np.int32) if self.has_pairs else None,
+            is_word_start=is_word_start,
         )
         self.pieces, self.length, self.starts, self.sources = [], 0, [], []
         self.hashes, self.sentence_starts = [], []
         return row
+
+
+def _special(token_id: int) -> TokenizedSentence:
+    return TokenizedSentence(np.array([token_id], dtype=np.uint32), np.zeros(1, dtype=bool))
 
 
 def pack(

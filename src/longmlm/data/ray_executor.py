@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from longmlm.artifacts.artifact import version
-from longmlm.artifacts.rows import WorkPlan
+from longmlm.artifacts.unfinished_rows import WorkPlan
 from longmlm.data.corpus import Slice, slice_bytes
 from longmlm.data.executor import do_slice, job_file, progress_of
 from longmlm.data.slices import SliceJob, Work, pack_slice

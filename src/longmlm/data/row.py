@@ -1,10 +1,11 @@
 """Packed rows: a row, rows in memory, and the ids that rows and masks use. It imports only numpy."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer, UInt32
+from jaxtyping import Bool, Int64, Integer, UInt8, UInt32
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +21,44 @@ class SpecialTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class WordTable:
+    """What each token tells about words, by the kinds of its first and its last character (see data/words.py).
+
+    `last` has one bit, that of the last character's kind, or none if the token goes on with the character before it. A
+    word starts at a token if `starts_after` has the bit of the last character before it.
+    """
+
+    starts_after: UInt8[np.ndarray, " vocabulary"]
+    last: UInt8[np.ndarray, " vocabulary"]
+
+    def starts(self, input_ids: Integer[np.ndarray, " tokens"]) -> Bool[np.ndarray, " tokens"]:
+        """Returns whether a word starts at each token."""
+        last = self.last[input_ids]
+        if not last.all():
+            last = last[np.maximum.accumulate(np.where(last, np.arange(len(last)), 0))]
+        starts_after = self.starts_after[input_ids]
+        starts_after[1:] &= last[:-1]
+        return starts_after != 0
+
+
+@dataclass(frozen=True, slots=True)
 class Maskable:
-    """Which ids may be selected, as flags and as a list to draw replacements from, and the id of the mask token."""
+    """Which ids may be selected, as flags and as a list to draw replacements from, and the id of the mask token.
+
+    `words` is only known where words or spans are masked.
+    """
 
     is_maskable: Bool[np.ndarray, " vocabulary"]
     drawable: Int64[np.ndarray, " maskable"]
     mask: int
+    words: WordTable | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedSentence:
     """The tokens of a sentence on their way from the tokenizer into a row.
 
-    What else is known of each token is a field here, cut in `part`, and joined in `OpenRow.close`.
+    What else is known of each token is a field here, which `part` cuts and `joined` joins.
     """
 
     input_ids: UInt32[np.ndarray, " tokens"]
@@ -45,6 +71,13 @@ class TokenizedSentence:
         """Returns the tokens begin to end - 1."""
         is_word_start = None if self.is_word_start is None else self.is_word_start[begin:end]
         return replace(self, input_ids=self.input_ids[begin:end], is_word_start=is_word_start)
+
+
+def joined(parts: Sequence[TokenizedSentence]) -> TokenizedSentence:
+    """Returns the tokens of all parts; what is not known of every part is None."""
+    words = [part.is_word_start for part in parts if part.is_word_start is not None]
+    is_word_start = np.concatenate(words) if len(words) == len(parts) else None
+    return TokenizedSentence(np.concatenate([part.input_ids for part in parts]), is_word_start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,18 +21,19 @@ from longmlm.artifacts.rows import (
     PackingReport,
     RowsManifest,
     RowsPlan,
-    SliceReport,
     Split,
     SplitReport,
 )
+from longmlm.artifacts.unfinished_rows import SliceReport
 from longmlm.data.corpus import Document, SetAside, Slice, read_slice, side_of, text_hash
 from longmlm.data.encoding import tokenized
 from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
-from longmlm.data.row import Row, TokenizedSentence
+from longmlm.data.row import Row, TokenizedSentence, WordTable
 from longmlm.data.rows import Shard, open_shard, shard_schema
 from longmlm.data.vocabulary import Vocabulary
+from longmlm.data.words import Segmenter, word_table
 from longmlm.errors import ArtifactError, DataError, counted
 from longmlm.folders import seal, sync
 from longmlm.settings.prepare import PrepareRecipe
@@ -52,7 +53,7 @@ class SliceJob:
     """All that packing any slice of a corpus needs; a worker gets it once, and the spans with each slice.
 
     `folder` receives, for each slice, its part of `content/`, a report and the hashes of its documents. `make_encoder`
-    makes a fast encoder, if one is used.
+    makes a fast encoder, if one is used; `segmenter` finds words, if rows record where they start.
     """
 
     recipe: PrepareRecipe
@@ -60,6 +61,7 @@ class SliceJob:
     slices: Mapping[int, Slice]
     folder: Path
     make_encoder: MakeEncoder | None = None
+    segmenter: Segmenter | None = None
 
     def report_path(self, number: int) -> Path:
         """Returns the path of a slice's report, which exists when the slice is finished."""
@@ -81,8 +83,8 @@ class SliceJob:
         """Returns the hashes of a finished slice's documents, those that train first."""
         return np.frombuffer(self.hashes_path(number).read_bytes(), dtype=np.uint64)
 
-    def open_row(self) -> OpenRow:
-        """Returns an empty row to fill."""
+    def open_row(self, words: WordTable | None) -> OpenRow:
+        """Returns an empty row to fill; with a table of words, it knows where they start."""
         recipe, vocabulary = self.recipe, self.vocabulary
         return OpenRow(
             recipe.row_capacity,
@@ -90,6 +92,7 @@ class SliceJob:
             vocabulary.is_within_character,
             has_pairs=recipe.pairs,
             short_row_share=recipe.short_row_share,
+            words=words,
         )
 
     @property
@@ -194,15 +197,17 @@ def pack_slice(job: SliceJob, number: int) -> None:
     hashes: dict[Split, list[int]] = {split: [] for split in SPLITS}
     set_aside: Counter[str] = Counter()
     languages, documents = [source.language for source in recipe.sources], _documents(job, number, set_aside)
+    words = word_table(vocabulary) if job.segmenter else None
+    schema = shard_schema(vocabulary.size, recipe.pairs, words is not None)
     with ExitStack() as shards:
-        for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder):
+        for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder, job.segmenter):
             text_key = text_hash(document.text)
             split = side_of(document, text_key, recipe)
             hashes[split].append(text_key)
             if split not in open_rows:
                 path = job.shard_path(split, number)
-                schema = shard_schema(vocabulary.size, pairs=recipe.pairs)
-                open_rows[split] = job.open_row(), shards.enter_context(open_shard(path, schema, job.unfinished_folder))
+                opened = shards.enter_context(open_shard(path, schema, job.unfinished_folder))
+                open_rows[split] = job.open_row(words), opened
             row, shard = open_rows[split]
             counted = counts[split].count_sentences(sentences, document.source, recipe.row_capacity)
             packed = pack_document(row, TokenizedDocument(counted, document.source, text_key), recipe.packing)

@@ -21,6 +21,7 @@ from longmlm.data.row import Maskable, SpecialTokens
 from longmlm.data.tokenizer_parts import canonical
 from longmlm.errors import DataError, ModelError, ModelNotFoundError, UserError, explained
 from longmlm.hubs.models import is_folder, snapshot_of
+from longmlm.settings.masking import MaskingUnit
 
 # Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -60,6 +61,17 @@ class Vocabulary:
         is_maskable[list(self.tokenizer.get_vocab(with_added_tokens=True).values())] = True  # ids may have gaps
         is_maskable[list(self.special.all)] = False
         return Maskable(is_maskable, np.flatnonzero(is_maskable), self.special.mask)
+
+    def maskable_in(self, unit: MaskingUnit) -> Maskable:
+        """Returns what is maskable and, for words and spans, where words start.
+
+        Raises DataError if the tokens do not tell where a word starts.
+        """
+        if unit == "token":
+            return self.maskable
+        from longmlm.data.words import maskable_by_words  # masking of single tokens needs none of it
+
+        return maskable_by_words(self)
 
     @property
     def is_within_character(self) -> Bool[np.ndarray, " vocabulary"] | None:
@@ -218,10 +230,10 @@ def as_written(tokenizer: Tokenizer, decoded: str) -> str:
     return INVENTED_SPACE.sub("", decoded) if isinstance(tokenizer.decoder, WordPieceDecoder) else decoded
 
 
-def term_lines(path: str) -> list[str]:
-    """Returns the lines of a file of terms to add to a tokenizer; raises ModelError if it cannot be read."""
+def term_lines(path: str, setting: str = "add_tokens") -> list[str]:
+    """Returns the lines of a file of terms that a setting names; raises ModelError if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "cannot be read"
-        raise ModelError(f"add_tokens: {path} {reason}: name a text file with one term per line") from error
+        raise ModelError(f"{setting}: {path} {reason}: name a text file with one term per line") from error

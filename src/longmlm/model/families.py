@@ -10,6 +10,7 @@ from typing import Any, Literal
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance
 from longmlm.errors import ModelError, PositionsError, counted
 from longmlm.settings.extend import USED_BY, ExtendRecipe
+from longmlm.settings.pretrain import PretrainRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,14 @@ def check_architecture(config: Any, name: str) -> None:
             f"{name} is a decoder (is_decoder = true), whose attention is causal: take an encoder, or set is_decoder = "
             "false in its config.json if these are an encoder's weights"
         )
+
+
+def check_learns(recipe: PretrainRecipe, config: Any, name: str, extension: Extension | None) -> None:
+    """Raises ModelError for a model that can't isolate documents, or read pairs, if the recipe needs it to."""
+    if recipe.isolate_documents:
+        check_can_isolate(config, name)
+    if recipe.pairs:
+        check_reads_pairs(config, name, extension)
 
 
 def check_can_isolate(config: Any, name: str) -> None:

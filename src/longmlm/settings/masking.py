@@ -1,10 +1,11 @@
-"""Settings of what is predicted: how many tokens are selected and what replaces them, pairs, the held-out rows."""
+"""Settings of what is predicted: how many tokens are selected, in which units, what replaces them, pairs, held-out rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 PairKind = Literal["nsp", "sop"]
+MaskingUnit = Literal["token", "word", "span"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,9 @@ class Masking:
     """Share of the selected tokens to replace by a random token; the rest stay unchanged."""
     mask_patterns: int | None = None
     """Number of masks that a row cycles through, one per epoch; 1 is static masking, the default is dynamic masking."""
+    unit: MaskingUnit = "token"
+    """What is selected at random: single tokens, whole words, or spans of 1 to 10 words (3.8 on average), of which all
+    tokens are replaced in the same way. Evaluation always selects single tokens."""
 
     def __post_init__(self) -> None:
         if not 0 < self.selected_fraction < 1:
@@ -61,6 +65,11 @@ class HeldOut:
             raise ValueError("max_rows must be at least 1")
         if not 0 <= self.mask_seed < 2**63:
             raise ValueError("mask_seed must be at least 0 and below 2 ** 63")
+        if self.masking.unit != "token":
+            raise ValueError(
+                f'masking.unit is "{self.masking.unit}" in held_out, but evaluation masks single tokens, so that '
+                "models that were trained with different units can be compared: remove it"
+            )
 
     def without_effect(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yields names of settings that have no effect, with the reason."""

@@ -13,6 +13,8 @@ Encoder = Literal["auto", "tokenizers"]
 ExecutorName = Literal["local", "ray"]
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # endings that may follow that of the format
 Duplicates = Literal["keep", "exact", "near"]
+Segmentation = Literal["rjieba"]
+SEGMENTED = ("zh", "ja")  # the languages whose words a segmenter finds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,11 @@ def source_names(sources: Sequence[Any]) -> list[str]:
     return [source.name or f"source-{number}" for number, source in enumerate(sources, 1)]
 
 
+def is_segmented(language: str) -> bool:
+    """Returns whether the words of texts in this language are those that a segmenter finds, if one is used."""
+    return language.partition("-")[0] in SEGMENTED
+
+
 def check_delimiter(delimiter: str | None) -> None:
     """Raises ValueError for what cannot separate the fields of a .csv file."""
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
@@ -135,6 +142,12 @@ class PrepareRecipe:
     to a few percent of the words differ. Exact and near need a pass over the text before packing."""
     prevent_leaks: bool = False
     """Look for near copies even if they are kept, and hold out all copies of a document or none."""
+    words: Segmentation | None = None
+    """Record where words start, for masking by words or spans, with rjieba in sources of language zh or ja, which
+    needs the extra words; by default the tokens tell, and each Chinese character is a word."""
+    terms: str | None = None
+    """File of terms that rjieba should keep whole, one per line, in the format of jieba's user dictionaries: a term,
+    and if needed its frequency and part of speech."""
 
     @property
     def sought(self) -> Duplicates:
@@ -226,5 +239,10 @@ class PrepareConfig(Publishing):
         yield from Publishing.without_effect(self)
         if self.recipe.duplicates == "near":
             yield ("recipe.prevent_leaks",), 'with duplicates = "near", which leaves no near copies: remove it'
+        if self.recipe.words is None:
+            yield ("recipe.terms",), 'without words: remove it, or set words = "rjieba"'
+        elif not any(is_segmented(source.language) for source in self.recipe.sources):
+            languages = " or ".join(SEGMENTED)
+            yield ("recipe.words", "recipe.terms"), f"without a source of language {languages}: remove it"
         if self.publish is None:
             yield ("card.title", "card.license", "card.data"), "without publish: remove it, or set publish"

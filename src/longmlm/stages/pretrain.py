@@ -16,11 +16,11 @@ from transformers import PreTrainedModel
 
 from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance
-from longmlm.artifacts.rows import SPLITS, check_rows_have_pairs, check_rows_mix_documents
+from longmlm.artifacts.rows import SPLITS, check_rows_serve
 from longmlm.artifacts.run import CheckpointState, MicroBatch
 from longmlm.batches.pairs import Pairing
 from longmlm.batches.sampling import mixture_of
-from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
+from longmlm.batches.steps import Recipe, StepBatches, batch_notes, check_rows_fit_model, rows_per_step
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
 from longmlm.errors import TrainingError, counted
@@ -31,7 +31,7 @@ from longmlm.folders import MANIFEST, sha256_of
 from longmlm.hubs.models import snapshot_of
 from longmlm.model.architecture import architecture_of, set_dropout
 from longmlm.model.cost import Work, cost_of, document_length, peak_flops
-from longmlm.model.families import check_can_isolate, check_reads_pairs
+from longmlm.model.families import check_learns
 from longmlm.model.loading import LoadedModel, class_for, load_model, new_model
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import ATTENTION_NAME, attention_name, use_packed_attention
@@ -58,8 +58,6 @@ from longmlm.training.run_folder import (
     read_state,
 )
 from longmlm.training.tracker import check_installed, tracked
-
-NOTED_DEVIATION = 0.1  # relative difference between batch_tokens and the tokens of a global batch
 
 
 def pretrain(config: PretrainConfig) -> None:
@@ -152,10 +150,7 @@ def prepare_model(model: PreTrainedModel, config: PretrainConfig, extension: Ext
 
     Raises ModelError if it cannot isolate documents, or read pairs, and is to do so.
     """
-    if config.recipe.isolate_documents:
-        check_can_isolate(model.config, config.start.name)
-    if config.recipe.pairs:
-        check_reads_pairs(model.config, config.start.name, extension)
+    check_learns(config.recipe, model.config, config.start.name, extension)
     rebuild_positions(model, extension)
     if config.recipe.dropout is not None:
         set_dropout(model, config.recipe.dropout)
@@ -227,11 +222,8 @@ def training_rows(
         accelerator.print(f"{config.rows}: the rows stay those that the run started with, {name}")
     local_main_first(accelerator, lambda: [open_named_rows(name, split) for split in SPLITS])
     rows = open_named_rows(name, "train", verified=False)
-    if config.recipe.isolate_documents:
-        check_rows_mix_documents(rows.manifest.plan, name)
+    check_rows_serve(rows.manifest.plan, config.recipe, name)
     check_same_on_all_ranks(accelerator, rows.sha256, f"other rows in {name}")
-    if config.recipe.pairs:
-        check_rows_have_pairs(rows.manifest.plan)
     return replace(config, rows=name), rows
 
 
@@ -274,20 +266,18 @@ def step_batches(
 ) -> StepBatches:
     """Returns this rank's training batches; a step has as many rows as hold batch_tokens at their mean fill.
 
-    `saved` is the micro-batch of the checkpoint that the run resumes from. Prints a line when whole rows make a global
-    batch of quite a different size. Raises TrainingError when not even one row fits into memory.
+    `saved` is the micro-batch of the checkpoint that the run resumes from. Prints notes on the batches. Raises
+    TrainingError when not even one row fits into memory, DataError for words that the tokens do not tell.
     """
     accelerator, num_processes = run.accelerator, run.accelerator.num_processes
     mixture = mixture_of(recipe.weights, rows.manifest.sources("train"))
     mean_fill = rows.mean_fill * (mixture.fill if mixture else 1)
     num_rows = rows_per_step(recipe.batch_tokens, rows.row_length, mean_fill, num_processes)
-    tokens = round(num_rows * rows.row_length * mean_fill)
-    if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
-        batch = f"a global batch of {counted(num_rows, 'whole row')} has {tokens:,} tokens"
-        accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
+    for note in batch_notes(recipe, rows, num_rows, round(num_rows * rows.row_length * mean_fill)):
+        accelerator.print(note)
     pad = None if run.backend.objective.reads_packed_batches else vocabulary.special.pad
     pairing = Pairing(recipe.pairs.kind, vocabulary.special) if recipe.pairs else None
-    isolates = recipe.isolate_documents
-    drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad, mixture, isolates, pairing)
+    maskable, isolates = vocabulary.maskable_in(recipe.masking.unit), recipe.isolate_documents
+    drawn = Recipe(recipe.seed, num_rows, recipe.masking, maskable, pad, mixture, isolates, pairing)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)
