@@ -14,7 +14,7 @@ from longmlm.config import read
 from longmlm.data.pretrained import TOKENIZER_FILE
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, decode, load_vocabulary, tokenizer_folder, vocabulary_of
-from longmlm.errors import ConfigError, DataError, counted
+from longmlm.errors import ConfigError, DataError, FolderError, counted
 from longmlm.escaping import markup, print_escaped
 from longmlm.evaluation.frozen import viewer_of
 from longmlm.hubs.models import config_of_model
@@ -26,7 +26,7 @@ from longmlm.progress import Progress
 from longmlm.reports.pages import Head, made_with, public_path, write_page
 from longmlm.settings.masking import HeldOut, Masking
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe
-from longmlm.settings.shipped import bundled_resolved
+from longmlm.settings.shipped import bundled_name, bundled_resolved
 from longmlm.temporary import check_own_file, check_writable
 from longmlm.training.run_folder import CHECKPOINTS, SETTINGS, likely_best_checkpoint
 
@@ -41,9 +41,8 @@ def inspect(config: InspectConfig) -> None:
     """
     config = resolved(config)
     if config.page is not None:
-        check_writable(Path(config.page).parent)
-        check_own_file(Path(config.page), PAGE_HEADER)
-    rows = open_named_rows(pin_rows(config.rows), config.split, verified=False)
+        check_page(Path(config.page))
+    rows = opened_rows(config)
     reader = Reader(vocabulary_of_rows(rows.manifest.plan, config.tokenizer), rows.manifest.plan.sources)
     base_positions = window_length(config, rows.row_length)
     numbers, finding = chosen_rows(config, rows, reader.vocabulary)
@@ -63,9 +62,16 @@ def inspect(config: InspectConfig) -> None:
         print_escaped(markup(rows_text(titled, has_colours())))
     else:
         head, page = Head(f"Rows of {public_path(config.rows)}", finding), Path(config.page)
-        page.parent.mkdir(parents=True, exist_ok=True)
         write_page(rows_page(head, titled, made_with("inspect", present(asdict(config)))), page)
         print(f"page: {page}")
+
+
+def check_page(page: Path) -> None:
+    """Raises FolderError if the page cannot be written, or would replace what is no such page."""
+    if not page.parent.is_dir():
+        raise FolderError(f"{page.parent}: no such folder: create it, or name another page")
+    check_writable(page.parent)
+    check_own_file(page, PAGE_HEADER)
 
 
 def resolved(config: InspectConfig) -> InspectConfig:
@@ -82,6 +88,15 @@ def resolved(config: InspectConfig) -> InspectConfig:
     trained_seed = PretrainRecipe.__dataclass_fields__["seed"].default
     seed = HeldOut().mask_seed if config.split == "held_out" else trained_seed
     return replace(config, seed=seed if config.seed is None else config.seed, masking=config.masking or Masking())
+
+
+def opened_rows(config: InspectConfig) -> Rows:
+    """Returns the rows of the split; they are hashed only if they cannot be read, to name the damaged file."""
+    name = pin_rows(config.rows)
+    try:
+        return open_named_rows(name, config.split, verified=False)
+    except (OSError, ValueError):  # as Arrow raises them
+        return open_named_rows(name, config.split)
 
 
 def vocabulary_of_rows(plan: RowsPlan, name: str | None) -> Vocabulary:
@@ -120,8 +135,8 @@ def window_length(config: InspectConfig, row_length: int) -> int:
     for name in config.model:
         if (num_positions := positions(name)) < length:
             raise DataError(
-                f"{name} reads {num_positions} tokens, and the rows have {length}: extend it first, or show what it "
-                f"reads of held-out rows: --split held_out --views cut windows --base {name}"
+                f"{bundled_name(name)} reads {num_positions} tokens, and the rows have {length}: extend it first, or "
+                f"show what it reads of held-out rows: --split held_out --views cut windows --base {bundled_name(name)}"
             )
     return base_positions
 

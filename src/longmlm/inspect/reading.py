@@ -117,7 +117,7 @@ class Reader:
         ]
         return Reading(title, masked, parts, selected)
 
-    def text(self, ids: Tokens, position: int, token_ids: Tokens) -> str:
+    def text(self, ids: Tokens, position: int, token_ids: Int64[np.ndarray, " more"]) -> str:
         """Returns the text of tokens that follow the first `position` ones of a row."""
         earlier = ids[max(0, position - CONTEXT_TOKENS) : position]
         return continuation(
