@@ -5,14 +5,18 @@ import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tomli_w
+from transformers import BertTokenizer
 
 from longmlm.artifacts.artifact import present, to_toml
 from longmlm.batches.masking import mask_row
 from longmlm.config import parse
+from longmlm.data.row import LooseRows, Row
 from longmlm.data.rows import Rows, open_rows
-from longmlm.data.vocabulary import decode
+from longmlm.data.vocabulary import decode, vocabulary_of_pretrained
+from longmlm.inspect.command import rows_with
 from longmlm.inspect.drawing import PAGE_HEADER, rows_text
 from longmlm.inspect.reading import Reader
 from longmlm.inspect.settings import InspectConfig
@@ -122,6 +126,19 @@ def test_rows_are_found_by_their_text(world: World, training: Rows, vocabulary, 
     assert shown.count("\nrow ") == 3 and "the first 3 of them" in finding
     [line] = refused(world.rows, "--find", "no such words").splitlines()
     assert "no training row contains 'no such words'" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"), [("GPU的温度", True), ("天下大势，分久", True), ("Café", True), ("天上", False)]
+)
+def test_a_text_is_found_as_the_tokenizer_writes_it(monkeypatch: pytest.MonkeyPatch, text: str, is_found: bool) -> None:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"天下大势，分久上的温度", "gpu", "cafe"]
+    pretrained = BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
+    vocabulary = vocabulary_of_pretrained(pretrained, "tiny")
+    ids = pretrained("天下大势，分久 GPU 的温度 café")["input_ids"]
+    assert vocabulary.special.unk not in ids
+    rows = LooseRows((Row(np.array(ids), np.array([1]), np.array([0])),))
+    assert list(rows_with(text, rows, vocabulary)) == [0] * is_found
 
 
 @pytest.mark.parametrize(

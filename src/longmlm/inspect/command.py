@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from longmlm.artifacts.artifact import present
@@ -12,6 +13,7 @@ from longmlm.artifacts.rows import RowsPlan
 from longmlm.batches.masking import mask_row
 from longmlm.config import read
 from longmlm.data.pretrained import TOKENIZER_FILE
+from longmlm.data.row import LooseRows
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, decode, load_vocabulary, tokenizer_folder, vocabulary_of
 from longmlm.errors import ConfigError, DataError, FolderError, counted
@@ -158,13 +160,13 @@ def chosen_rows(config: InspectConfig, rows: Rows, vocabulary: Vocabulary) -> tu
     return shown, f"{len(found):,} of {total} contain {config.find!r}: {listed}{which}"
 
 
-def rows_with(text: str, rows: Rows, vocabulary: Vocabulary) -> Iterator[int]:
+def rows_with(text: str, rows: Rows | LooseRows, vocabulary: Vocabulary) -> Iterator[int]:
     """Yields the numbers of the rows that contain a text, or what the tokenizer makes of it.
 
     Upper and lower case count as equal, and so do all kinds of white space.
     """
     encoded = vocabulary.tokenizer.encode(text, add_special_tokens=False).ids
-    texts = [text] if vocabulary.special.unk in encoded else [text, vocabulary.tokenizer.decode(encoded)]
+    texts = [text] if vocabulary.special.unk in encoded else [text, decode(vocabulary, np.array(encoded))]
     searched = {" ".join(one.split()).casefold() for one in texts}
     with Progress("search", len(rows), "row") as progress:
         for number in progress.over(range(len(rows))):
