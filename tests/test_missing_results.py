@@ -8,9 +8,10 @@ from longmlm.config import parse
 from longmlm.errors import UserError
 from longmlm.folders import write_json
 from longmlm.inputs import check_inputs
+from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.pretrain import CheckpointsConfig, PretrainConfig
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.stages.checkpoints import checkpoints
 from longmlm.stages.prepare import prepare

@@ -12,11 +12,12 @@ from longmlm.errors import FolderError
 from longmlm.folders import new_folder, replaced_folder
 from longmlm.inputs import check_inputs
 from longmlm.processes import exclusive_lock
+from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
-from longmlm.settings.pretrain import CheckpointsConfig, PretrainConfig, PretrainRecipe, Start
+from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Start
 from longmlm.settings.release import ReleaseCard, ReleaseConfig
 from longmlm.stages.checkpoints import export_checkpoint
 from tests.support.obstacles import everything

@@ -7,12 +7,13 @@ import pytest
 
 from longmlm.config import STAGES, parse
 from longmlm.errors import ConfigError
+from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.masking import Masking
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig, Source
-from longmlm.settings.pretrain import CheckpointsConfig, PretrainConfig
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.shipped import PACKAGE
 from tests.support.prepare_settings import written

@@ -29,11 +29,12 @@ from longmlm.options import explanations, sections
 from longmlm.processes import prints_errors, user_errors
 from longmlm.progress import hide_bars_off_terminal
 from longmlm.runtime.signals import exit_on_signal
+from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, recommended
 from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.pretrain import CheckpointsConfig, PretrainConfig
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.shipped import BUNDLED, PACKAGE, SHIPPED
 
@@ -48,6 +49,7 @@ STAGES: dict[str, type] = {
 WINGS: dict[str, type] = {  # commands that can be left out: the settings of each, beside which lies command.py
     "compare": resolve_name("longmlm.compare.settings:ComparedPipeline"),
     "downstream": resolve_name("longmlm.downstream.settings:DownstreamConfig"),
+    "inspect": resolve_name("longmlm.inspect.settings:InspectConfig"),
 }
 COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": ResolvedPipeline, **WINGS, **STAGES}
 MODULES = {"plan": "planning.command", **{wing: f"{wing}.command" for wing in WINGS}}  # the others are in stages
@@ -62,6 +64,7 @@ SYNONYMS = {  # what other tools call a command
     **dict.fromkeys(("publish", "export", "push", "upload"), "release"),
     **dict.fromkeys(("finetune", "fine-tune"), "downstream"),
     **dict.fromkeys(("list", "ls"), "pipelines"),
+    **dict.fromkeys(("show", "view", "look"), "inspect"),
     **dict.fromkeys(("new", "create"), "init"),
     **dict.fromkeys(("estimate", "cost"), "plan"),
 }

@@ -18,7 +18,7 @@ from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, absent_stages, disagreements, stage_tables
 from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.pretrain import CheckpointsConfig, PretrainConfig
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, redacted_address
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
 from longmlm.settings.tables import Table, merged, table_at, table_of, with_home
@@ -33,7 +33,7 @@ RUN_SETTINGS = {  # settings that may name a run folder, for its best checkpoint
     ResolvedPipeline: ("model", "extend.base", "evaluate.base", "prepare.recipe.tokenizer", "pretrain.start.tokenizer"),
 }
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
-CHECKPOINTS = "checkpoints"
+OWN = "own settings"  # of a command that is no stage, beside the keys of the pipeline that the others follow from
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
 PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")  # for base keys with errors
 
@@ -44,13 +44,20 @@ def parse(
     """Returns the settings from TOML files, merged in order and overridden by `--section.field value` options.
 
     The files describe the stage, or a pipeline from which its settings are derived; the options are the stage's, and
-    those of a pipeline's keys that the stage does not have. Both override `defaults`. Raises ConfigError with the file
-    or option, the key, and the key that was probably meant.
+    those of a pipeline's keys that the stage does not have. Both override `defaults`. A class with ARGUMENT, the name
+    of a setting, takes its value among the files too. Raises ConfigError with the file or option, the key, and the key
+    that was probably meant.
     """
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
-    paths, options = [_path(name) for name in arguments[:split_at]], arguments[split_at:]
+    paths, options, usage = [_path(name) for name in arguments[:split_at]], arguments[split_at:], "[FILE.toml ...]"
+    if argument := getattr(kind, "ARGUMENT", None):
+        values = [name for name, path in zip(arguments, paths, strict=False) if path.suffix != ".toml"]
+        if len(values) > 1:
+            raise ConfigError(f"{' and '.join(values)} are both {argument}: name one")
+        paths, usage = [path for path in paths if path.suffix == ".toml"], f"{usage} [{argument.upper()}]"
+        options = [*(f"--{argument}={value}" for value in values), *options]
     content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
-    tables = merged(content, _given(kind, content, options, f"{program} [FILE.toml ...]"))
+    tables = merged(content, _given(kind, content, options, f"{program} {usage}"))
     try:
         if kind is PretrainConfig and _is_pipeline(kind, content):
             _note_launch(tables.get("launch"), paths)
@@ -74,7 +81,7 @@ def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> T
         base = [option for option in options_of(Pipeline, content, {}) if option.setting not in unused]
     given = given_options([*base, *listed], arguments, usage, inspect.getdoc(kind) or "")
     own = {item.name: given.pop(item.name) for item in fields(kind) if is_pipeline and item.name in given}
-    return given | ({STAGES.get(kind, CHECKPOINTS): own} if own else {})
+    return given | ({STAGES.get(kind, OWN): own} if own else {})
 
 
 def resolved_pipeline(tables: Table) -> ResolvedPipeline:
@@ -170,8 +177,8 @@ def _toml(path: Path) -> Table:
 def _is_pipeline(kind: type, content: Mapping[str, Any]) -> bool:
     """Returns whether the settings given for a stage are a pipeline: they have a key that only pipelines have."""
     own = {item.name for item in fields(kind)}
-    stages = STAGES.keys() | {CheckpointsConfig}
-    return kind in stages and bool((BASE_KEYS | set(STAGES.values())) - own & content.keys())
+    has_pipeline = kind in STAGES or hasattr(kind, "of_pipeline")
+    return has_pipeline and bool((BASE_KEYS | set(STAGES.values())) - own & content.keys())
 
 
 def _resolved(kind: Any, content: Table, allows_unused: bool = False) -> Any:
@@ -185,16 +192,16 @@ def _resolved(kind: Any, content: Table, allows_unused: bool = False) -> Any:
         return validated(kind, bundled_resolved(_with_checkpoints(content, kind)), [], allows_unused)
     content = _with_checkpoints(content, ResolvedPipeline)
     problems: list[Any] = []  # in pydantic's form
-    checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
+    own = content.pop(OWN, {}) if hasattr(kind, "of_pipeline") else {}
     derived = _derived(content, problems)
     if is_pipeline_command and kind.HAS_TRIALS:
         if "tables" in content:
             problems.append(problem("tables", "remove it: longmlm fills it in"))
-        own = {item.name for item in fields(kind)} - {item.name for item in fields(ResolvedPipeline)}
-        derived["tables"] = {key: value for key, value in content.items() if key not in own}
+        added = {item.name for item in fields(kind)} - {item.name for item in fields(ResolvedPipeline)}
+        derived["tables"] = {key: value for key, value in content.items() if key not in added}
     pipeline = validated(kind if is_pipeline_command else ResolvedPipeline, derived, problems, allows_unused)
-    if kind is CheckpointsConfig:
-        return validated(kind, {"run": pipeline.pretrain.run, **checkpoints}, [])
+    if hasattr(kind, "of_pipeline"):
+        return validated(kind, bundled_resolved(merged(kind.of_pipeline(pipeline, own), own)), [])
     if is_pipeline_command:
         if contradictions := "; ".join(disagreements(pipeline)):
             raise ConfigError(contradictions)

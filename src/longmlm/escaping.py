@@ -87,6 +87,11 @@ def printable_output() -> Iterator[None]:
         yield
 
 
+def print_escaped(text: Markup) -> None:
+    """Prints a text whose colours are to reach the terminal; all else in it is escaped already."""
+    print(text, file=sys.stdout.stream if isinstance(sys.stdout, PrintableStream) else sys.stdout)
+
+
 def _escape(character: re.Match[str]) -> str:
     number = ord(character[0])
     return f"\\u{number:04x}" if number < 1 << 16 else f"\\U{number:08x}"

@@ -97,7 +97,7 @@ def check_description(base: Pipeline) -> None:
     with suppress(ModelUnavailableError):
         model = likely_best_checkpoint(bundled_resolved(base.model)) if base.model else None
         config = config_of_model(model, base.revision, False) if model else None
-        num_positions = _positions_of(config, base.model or "") if config else None
+        num_positions = positions_of(config, base.model or "") if config else None
         if config and num_positions is not None and base.extension:
             check_has_position_table(config, num_positions, base.model or "")
             check_num_positions(num_positions, base.length)
@@ -190,7 +190,7 @@ def _check_extend(config: ExtendConfig, needs_weights: bool = True) -> int | Non
     model_config = config_of_model(config.base, config.revision, needs_weights)
     if config.recipe.add_tokens is not None:
         term_lines(config.recipe.add_tokens)
-    if (num_positions := _positions_of(model_config, config.base)) is None:
+    if (num_positions := positions_of(model_config, config.base)) is None:
         return None
     provenance = read_provenance(config.base) if Path(config.base).is_dir() else Provenance()
     planned_extension(config.recipe, ModelSource(name=config.base), provenance, model_config, num_positions)
@@ -247,13 +247,13 @@ def _positions_of_start(stage: PretrainConfig, made: Collection[str] = (), needs
         return None
     else:
         config = config_of_model(name, start.revision, needs_weights)
-    num_positions = _positions_of(config, name)
+    num_positions = positions_of(config, name)
     if config is not None and hasattr(config, "model_type"):
         check_learns(stage.recipe, config, name, read_provenance(name).extension)
     return num_positions
 
 
-def _positions_of(config: SimpleNamespace | None, name: str) -> int | None:
+def positions_of(config: SimpleNamespace | None, name: str) -> int | None:
     """Returns the usable positions of a supported model with this config; None if only loading can tell."""
     if config is None or not hasattr(config, "model_type"):
         return None
@@ -272,7 +272,7 @@ def _check_evaluate(config: EvaluateConfig) -> None:
     _check_model(config.base)
     for name in (config.long_before, config.long_after):
         if name and not _is_run(name):
-            num_positions = _positions_of(config_of_model(name), name)
+            num_positions = positions_of(config_of_model(name), name)
             if manifest and num_positions is not None:
                 check_rows_fit_positions(manifest.plan.row_length, num_positions, name)
 

@@ -14,6 +14,7 @@ WINGS = {  # what is deleted, besides the line in cli.py
         *("src/longmlm/downstream", "tests/downstream", "docs/downstream.md"),
         "docs/experiments/scripts/downstream_study.py",
     ),
+    "inspect": ("src/longmlm/inspect", "tests/inspect", "docs/inspect.md"),
 }
 SCRIPTS = Path(sys.executable).parent
 CHECKS = (

@@ -9,53 +9,22 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from accelerate import Accelerator
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
-from longmlm.artifacts.provenance import TrainingRecord, read_provenance
-from longmlm.artifacts.run import TrainState
 from longmlm.config import parse
-from longmlm.model.loading import load_model
-from longmlm.model.mlm import MlmObjective
 from longmlm.processes import user_errors
-from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.settings.release import ReleaseCard, ReleaseConfig
 from longmlm.stages.release import release
-from longmlm.training.backend import PlainBackend
-from longmlm.training.checkpoint import take_snapshot, write_checkpoint
-from longmlm.training.run import RunRecord
 from tests.support.tiny import (
-    LONG_POSITIONS,
     World,
-    measured_on,
     prove_in_this_process,
     release_settings,
     with_fresh_process_state,
 )
 from tests.support.training import ROOT, SOURCES
-from tests.support.worlds import evaluation, single_thread, world
+from tests.support.worlds import evaluation, run_folder, single_thread, world
 
 __all__ = ["evaluation", "run_folder", "run_here", "run_there", "single_thread", "world"]
-
-
-@pytest.fixture
-def run_folder(world: World, tmp_path: Path) -> Path:
-    """A run whose first checkpoint is better than its second: its weights are those of the trained model."""
-    with_fresh_process_state()
-    accelerator = Accelerator(cpu=True)
-    folder = tmp_path / "run"
-    for step, (source, accuracy) in enumerate([(world.trained, 9.0), (world.long, 3.0)], start=1):
-        loaded = load_model(str(source))
-        state = TrainState(step=step, tokens=100 * step, accuracy=accuracy, evaluated_at_step=step)
-        about = read_provenance(str(world.long))
-        trained_on = TrainingRecord(row_length=LONG_POSITIONS, steps=0, tokens=0, **measured_on(world.rows))
-        recipe = PretrainRecipe(num_steps=2, batch_tokens=100, learning_rate=1e-4)
-        backend = PlainBackend.wrap(accelerator, MlmObjective(loaded.model), recipe)
-        snapshot = take_snapshot(backend, accelerator)
-        record = RunRecord(loaded.tokenizer, "", recipe, about, trained_on)
-        write_checkpoint(folder, state, loaded.model, snapshot, record)
-    with_fresh_process_state()
-    return folder
 
 
 @pytest.fixture

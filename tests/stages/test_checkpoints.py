@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.settings.pretrain import CheckpointsConfig
+from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.stages.checkpoints import checkpoints
 from longmlm.training.run_folder import checkpoint_folder
 

@@ -8,10 +8,11 @@ from longmlm.config import parse
 from longmlm.errors import CheckpointError, ConfigError
 from longmlm.inputs import check_description
 from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
+from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.pretrain import CheckpointsConfig, PretrainConfig
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.stages.extend import extend
 from tests.support.launching import launch_as_second_of_two
 from tests.support.tiny import LONG_POSITIONS

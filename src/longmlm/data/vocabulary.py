@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -228,6 +228,12 @@ def as_written(tokenizer: Tokenizer, decoded: str) -> str:
     天 下 becomes 天下. The spaces of other decoders, and those beside letters, stand for spaces of the text.
     """
     return INVENTED_SPACE.sub("", decoded) if isinstance(tokenizer.decoder, WordPieceDecoder) else decoded
+
+
+def continuation(decoded: Callable[[list[int]], str], earlier: list[int], token_ids: list[int]) -> str:
+    """Returns the text that tokens add to the earlier ones; `decoded` returns the text of tokens."""
+    text, longer, alone = map(decoded, (earlier, [*earlier, *token_ids], token_ids))
+    return longer.removeprefix(text) if longer.startswith(text) else alone
 
 
 def term_lines(path: str, setting: str = "add_tokens") -> list[str]:

@@ -13,7 +13,7 @@ from longmlm.artifacts.accuracy import FilledMask
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.row import SpecialTokens
-from longmlm.data.vocabulary import as_written
+from longmlm.data.vocabulary import as_written, continuation
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.measure import inference
 from longmlm.model.mlm import MlmObjective
@@ -36,7 +36,7 @@ def filled_masks(
 
     The model reads the whole row under its frozen mask. Where too few rows qualify, there are fewer examples.
     """
-    examples, text_of = [], partial(_continuation, tokenizer)
+    examples, text_of = [], partial(continuation, partial(_decoded, tokenizer))
     with inference(objective):
         for row_id, masked, position in _late_masks(frozen, num_examples):
             tokens = frozen.rows[row_id].input_ids
@@ -85,13 +85,8 @@ def _context(
     return tokens[start:position].tolist(), tokens[position + 1 : end].tolist()
 
 
-def _continuation(tokenizer: PreTrainedTokenizerBase, earlier: list[int], token_ids: list[int]) -> str:
-    """Returns the text that the tokens add to the earlier ones."""
-    text, longer, alone = (
-        as_written(tokenizer.backend_tokenizer, str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)))
-        for ids in (earlier, [*earlier, *token_ids], token_ids)
-    )
-    return longer.removeprefix(text) if longer.startswith(text) else alone
+def _decoded(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:
+    return as_written(tokenizer.backend_tokenizer, str(tokenizer.decode(token_ids, clean_up_tokenization_spaces=False)))
 
 
 def _last_words(text: str, num_characters: int) -> str:

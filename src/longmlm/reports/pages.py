@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 from huggingface_hub import CardData
 from huggingface_hub.utils import yaml_dump
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from longmlm.artifacts.accuracy import FilledMask
@@ -118,16 +118,19 @@ def _in_single_lines(value: Any) -> Any:  # of any type that YAML has
     return value
 
 
-def render(template: str, **values: object) -> Markup:
-    """Returns the template filled in; raises UndefinedError when a value that it uses is missing."""
-    return markup(_environment(Path(template).suffix).get_template(template).render(values))
+def render(template: str, package: str = "longmlm.reports", **values: object) -> Markup:
+    """Returns the template of a package filled in; raises UndefinedError when a value that it uses is missing.
+
+    It may extend a template of this package.
+    """
+    return markup(_environment(package, Path(template).suffix).get_template(template).render(values))
 
 
 @functools.cache
-def _environment(suffix: str) -> Environment:
+def _environment(package: str, suffix: str) -> Environment:
     """Returns the templates with this suffix: .md, where values are escaped for Markdown, or .html."""
     environment = Environment(
-        loader=PackageLoader("longmlm.reports"),
+        loader=ChoiceLoader([PackageLoader(name) for name in (package, "longmlm.reports")]),
         autoescape=True,
         finalize=functools.partial(_escaped, suffix == ".md"),
         undefined=StrictUndefined,
@@ -141,7 +144,7 @@ def _environment(suffix: str) -> Environment:
         "counted": counted,
         "printable": printable,
         "breakable": _breakable,
-        "visible": _visible,
+        "visible": visible,
     }
     environment.filters.update(filters)
     return environment
@@ -159,6 +162,6 @@ def _breakable(name: str) -> Markup:
     return Markup(PUNCTUATION.sub(r"\g<0><wbr>", str(escape(printable(name)))))  # noqa: S704 - it was escaped
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Returns a text without surrounding white space; white space alone is shown as symbols."""
     return text.strip() or "".join(WHITE_SPACE.get(character, character) for character in text) or WHITE_SPACE[""]

@@ -1,4 +1,4 @@
-"""Settings of what is predicted: how many tokens are selected, in which units, what replaces them, pairs, held-out rows."""
+"""Settings of what is predicted: how many tokens, in which units, what replaces them; pairs; the held-out rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

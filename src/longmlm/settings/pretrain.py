@@ -1,4 +1,4 @@
-"""Settings of the pretrain stage: initial weights, recipe, how the run is executed; and of its checkpoints' command."""
+"""Settings of the pretrain stage: initial weights, recipe, how the run is executed."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -278,23 +278,3 @@ class PretrainConfig:
         """Yields names of settings that have no effect, with the reason."""
         if self.recipe.precision == "no":
             yield ("runtime.peak_flops",), "with recipe.precision = no, since it is of bf16 and fp16: remove it"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointsConfig:
-    """Lists or verifies the checkpoints of a run, or exports one of them."""
-
-    run: str
-    """Run folder."""
-    action: Literal["list", "verify", "export"] = "list"
-    """list: list the checkpoints; verify: compare every file with its checksum; export: write one as a model folder."""
-    step: int | None = None
-    """Step of the checkpoint to export; by default the best checkpoint."""
-    output: str | None = None
-    """Folder to export to."""
-
-    def __post_init__(self) -> None:
-        if (self.action == "export") != (self.output is not None):
-            raise ValueError("export needs output, the folder to write; list and verify take none")
-        if self.step is not None and self.action != "export":
-            raise ValueError(f"step is the checkpoint to export; {self.action} shows all of them: remove it")

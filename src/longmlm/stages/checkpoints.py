@@ -9,7 +9,7 @@ from longmlm.artifacts.provenance import Provenance
 from longmlm.errors import ArtifactError, CheckpointError, FolderError, counted
 from longmlm.folders import bytes_in, check_absent, new_folder, read_manifest, unlisted_note
 from longmlm.reports.tables import Table, text_table
-from longmlm.settings.pretrain import CheckpointsConfig
+from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.training.run_folder import (
     best_checkpoint,
     check_run,

@@ -1,0 +1,98 @@
+"""Settings of the inspect command: which rows are shown, under which masks, and whose predictions."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+from longmlm.settings.masking import HeldOut, Masking
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.settings.tables import Table, Unused
+
+RowView = Literal["whole", "cut", "windows"]
+
+
+def masks_of(recipe: PretrainRecipe, held_out: HeldOut, split: str) -> dict[str, Any]:
+    """Returns the seed and the settings of the masks that a split has in training, or in evaluation."""
+    if split == "held_out":
+        return {"seed": held_out.mask_seed, "masking": held_out.masking}
+    return {"seed": recipe.seed, "masking": recipe.masking}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectConfig:
+    """Shows rows as a person reads them: their text, documents and masks, and what models predict at the masks.
+
+    It prints them, or writes a page.
+    """
+
+    ARGUMENT: ClassVar[str] = "rows"
+
+    rows: str
+    """Folder of packed rows, hf:OWNER/NAME[@REVISION], or a run folder, for the rows and the masks of that run."""
+    split: Literal["train", "held_out"] = "train"
+    """Split to show rows of."""
+    row: tuple[int, ...] = ()
+    """Numbers of the rows to show, counted from 0; by default the first ones of the split."""
+    find: str | None = None
+    """Show rows whose text contains this, in upper or lower case; all rows of the split are read."""
+    max_rows: int = 3
+    """How many rows to show at most, unless `row` names them."""
+    epochs: tuple[int, ...] = (0,)
+    """Epochs whose masks to show: on a page side by side."""
+    views: tuple[RowView, ...] = ("whole",)
+    """What evaluation gives models of a held-out row: all of it, its start cut to the base model's length, or all of it
+    in windows of that length."""
+    base: str | None = None
+    """Base model whose number of positions is the length of a cut row and of a window; only its config.json is read."""
+    model: tuple[str, ...] = ()
+    """Models whose predictions to show, such as the ones before and after training; of a run folder, the best
+    checkpoint is used."""
+    num_guesses: int = 3
+    """How many of the likeliest tokens to show at each selected position."""
+    tokenizer: str | None = None
+    """Tokenizer of the rows, if it no longer lies where it was when they were prepared."""
+    seed: int | None = None
+    """Seed of the masks; by default 42, as in training, or for held-out rows 1789, as in evaluation. A pipeline file
+    or a run folder gives its own."""
+    masking: Masking | None = None
+    page: str | None = None
+    """HTML file to write instead of printing the rows."""
+
+    def __post_init__(self) -> None:
+        if self.row and self.find is not None:
+            raise ValueError("row and find both say which rows to show: set one of them")
+        if self.find is not None and not self.find.strip():
+            raise ValueError("find must be a text that is not blank")
+        if min(self.row, default=0) < 0 or not self.epochs or min(self.epochs) < 0 or not 0 <= (self.seed or 0) < 2**63:
+            raise ValueError("row, epochs and seed must be at least 0, and seed below 2 ** 63")
+        if self.max_rows < 1 or self.num_guesses < 1 or not self.views:
+            raise ValueError("max_rows and num_guesses must be at least 1, and views must name at least one view")
+        if len(set(self.model)) < len(self.model):
+            raise ValueError("model names one model twice: name each once")
+        is_held_out, is_whole = self.split == "held_out", self.views == ("whole",)
+        if not is_whole and not is_held_out:
+            raise ValueError("views are those of evaluation, which reads held-out rows: set split = held_out")
+        if not is_whole and self.base is None:
+            raise ValueError("views cut and windows need base, the model whose length they have")
+
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        if self.row:
+            yield ("max_rows",), "with row, which names the rows: remove it"
+        if self.split == "held_out":
+            masks = ("masking.mask_patterns",) if self.masking else ()
+            yield ("epochs", *masks), "with split = held_out, whose rows have one mask each: remove it"
+        if self.views == ("whole",):
+            yield ("base",), "without views cut or windows: remove it"
+        if not self.model:
+            yield ("num_guesses",), "without model: remove it, or set model"
+
+    @staticmethod
+    def of_pipeline(pipeline: ResolvedPipeline, own: Table) -> Table:
+        """Returns what follows from a pipeline beside these settings: the rows, and the masks of their split."""
+        recipe, evaluate = pipeline.pretrain.recipe, pipeline.evaluate
+        held_out = evaluate.recipe.held_out if evaluate else recipe.held_out
+        masks = masks_of(recipe, held_out, own.get("split", "train"))
+        base = {"base": evaluate.base} if evaluate and tuple(own.get("views", ())) not in ((), ("whole",)) else {}
+        return {"rows": pipeline.prepare.output, **base, **masks, "masking": asdict(masks["masking"])}
