@@ -36,15 +36,8 @@ NAMED = (  # what parts of the names of exceptions mean
     ("Timeout", Cause.UNREACHABLE),
 )
 WHOLE_FILES = ("support range requests", "streaming HTTP file")  # in errors: the server sends no parts of files
-VERSIONS = (
-    "ETag",
-    "etag",
-    "blob_id",
-    "generation",
-    "LastModified",
-    "Last-Modified",
-    "mtime",
-)  # as the file systems call them
+# As the file systems call the version of a file.
+VERSIONS = ("ETag", "etag", "blob_id", "generation", "LastModified", "Last-Modified", "mtime")
 
 
 def check_ready(target: Target) -> None:
@@ -161,9 +154,8 @@ def reading(name: str) -> Iterator[None]:
     except Exception as error:
         failure = huggingface.translate(error) if is_hub else translate(error)
         if any(part in str(error) for part in WHOLE_FILES):
-            raise DataError(
-                f"{redact(name)}: its server sends whole files only: download it, and name the copy"
-            ) from None
+            problem = "its server sends whole files only: download it, and name the copy"
+            raise DataError(f"{redact(name)}: {problem}") from None
         if failure.cause is Cause.UNUSABLE:
             raise
         target = Target("hf" if is_hub else "storage", name, None, "dataset")
