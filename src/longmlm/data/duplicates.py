@@ -129,9 +129,7 @@ def firsts(keys: Iterable[Hashes]) -> Numbers:
 
 def _check_sides(recipe: PrepareRecipe, hashes: Hashes) -> None:
     """Raises DataError if all documents that stay land in the same split, which these hashes decide."""
-    left = (
-        f"the corpus has {counted(len(hashes), 'document')}{'' if recipe.duplicates == 'keep' else ' without copies'}"
-    )
+    left = f"the corpus has {counted(len(hashes), 'document')}{'' if recipe.duplicates == 'keep' else ' without copies'}"
     lowest, highest = (int(found) / HASHES for found in (hashes.min(), hashes.max()))
     if lowest == highest:
         joined = ", and copies or groups put all of them in the same split" if len(hashes) > 1 else ""
