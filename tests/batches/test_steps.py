@@ -146,9 +146,9 @@ def test_shapes_padding_and_attention_masks_agree(rows: Rows, recipe: Recipe) ->
 def test_a_new_column_follows_rows_into_masks_and_views(rows: Rows, recipe: Recipe) -> None:
     @dataclasses.dataclass(frozen=True, slots=True)
     class LabelledRow(Row):
-        pair_label: int
+        pair_label: int = dataclasses.field(kw_only=True)
 
-    row = LabelledRow(rows[0].input_ids, rows[0].document_starts, rows[0].document_sources, 7)
+    row = LabelledRow(rows[0].input_ids, rows[0].document_starts, rows[0].document_sources, pair_label=7)
     masked = mask_row(row, recipe.vocabulary, recipe.masking, 0, 0, 0).row
     assert isinstance(masked, LabelledRow)
     assert masked.pair_label == 7
