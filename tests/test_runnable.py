@@ -168,13 +168,13 @@ def test_a_missing_pair_head_is_found_before_any_stage(folder: Path, command: ty
     with pytest.raises(ModelError, match=r"^base has no pair head: .* \[pretrain\.start\] and new_head = true"):
         check_inputs(settings(*PAIRS, kind=command))
     config = settings(*PAIRS, "--pretrain.start.new-head", kind=command)
-    check_inputs(config)
+    check_runnable(config)
     assert config.evaluate is not None, "the base model has an MLM head to compare with"
     shutil.rmtree(folder / "base")
     folder_with_heads(folder / "base", "bert")
-    check_inputs(settings(*PAIRS, kind=command))
+    check_runnable(settings(*PAIRS, kind=command))
     windowed = ("--extend.recipe.attention-window", "8", "--extend.recipe.initialisation", "tile")
-    check_inputs(settings(*windowed, kind=command))
+    check_runnable(settings(*windowed, kind=command))
     with pytest.raises(ModelError, match="base has a window, so it is released as a Longformer, which has no head"):
         check_inputs(settings(*PAIRS, *windowed, kind=command))
 
