@@ -17,6 +17,7 @@ from longmlm.inputs import check_inputs
 from longmlm.runnable import check_runnable, machine_notes
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
 from longmlm.settings.tables import Table, merged
+from tests.support.extras import folder_with_heads
 from tests.support.tiny import tiny_folder
 
 CARD = "---\nlicense: mit\n---\n"
@@ -155,3 +156,34 @@ def test_what_this_machine_cannot_do_stops_a_run_and_is_noted_by_a_plan(
 
 def cannot_publish(target) -> None:
     raise ReleaseError(f"{target.name}: no token")
+
+
+PAIRS = ("--pretrain.recipe.pairs.kind", "nsp", "--prepare.recipe.pairs", "--prepare.recipe.packing", "doc-sentences")
+
+
+@pytest.mark.parametrize("command", [ResolvedPipeline, PlanConfig])
+def test_a_missing_pair_head_is_found_before_any_stage(folder: Path, command: type) -> None:
+    tiny_folder(folder / "base", "bert", 0)
+    check_runnable(settings(kind=command))
+    with pytest.raises(ModelError, match=r"^base has no pair head: .* \[pretrain\.start\] and new_head = true"):
+        check_inputs(settings(*PAIRS, kind=command))
+    config = settings(*PAIRS, "--pretrain.start.new-head", kind=command)
+    check_runnable(config)
+    assert config.evaluate is not None, "the base model has an MLM head to compare with"
+    shutil.rmtree(folder / "base")
+    folder_with_heads(folder / "base", "bert")
+    check_runnable(settings(*PAIRS, kind=command))
+    windowed = ("--extend.recipe.attention-window", "8", "--extend.recipe.initialisation", "tile")
+    check_runnable(settings(*windowed, kind=command))
+    with pytest.raises(ModelError, match="base has a window, so it is released as a Longformer, which has no head"):
+        check_inputs(settings(*PAIRS, *windowed, kind=command))
+
+
+def test_models_and_rows_without_pairs_are_refused_in_a_pipeline(base: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"base is a roberta model, which has no head for pairs.*pretrain\.recipe\.pairs"
+    ):
+        check_inputs(settings(*PAIRS))
+    with pytest.raises(ConfigError, match=r"prepare\.recipe\.pairs is false: set it to true"):
+        settings(*PAIRS[:2])
+    assert settings(*PAIRS[2:]).prepare.recipe.pairs, "such rows may be read without pairs"

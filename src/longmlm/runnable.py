@@ -91,11 +91,14 @@ def _check_head(config: ResolvedPipeline, model: str) -> None:
     """Raises ModelError if the model to extend or to train has no MLM head or pair head, and none is to be made."""
     start, revision = config.pretrain.start, config.revision if config.extend else config.pretrain.start.revision
     is_new = config.extend.recipe.new_head if config.extend else start.new_head
-    if not (config.extend or (Path(model) / "config.json").is_file() or not Path(model).exists()):
-        return  # it is a run, whose checkpoints have heads
+    has_pairs = config.pretrain.recipe.pairs is not None
+    if (is_new and not has_pairs) or not (
+        config.extend or (Path(model) / "config.json").is_file() or not Path(model).exists()
+    ):
+        return  # or it is a run, whose checkpoints have heads
     described = config_of_model(model, revision, needs_weights=False)
     names = weight_names(model, revision)
-    if described is not None and config.pretrain.recipe.pairs:
+    if described is not None and has_pairs:
         _check_pairs(config, described, names, model)
     if described is None or names is None or is_new or has_head(described, names):
         return

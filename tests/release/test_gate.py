@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.accuracy import PairAccuracy
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import Provenance, TrainingRecord, read_provenance
 from longmlm.data.rows import Rows
@@ -16,6 +17,7 @@ from longmlm.hubs.models import local_model_sha256, weights_sha256
 from longmlm.model.loading import load_model
 from longmlm.release.export import export
 from longmlm.release.gate import (
+    check_same_pairs,
     evaluation_of,
     exported_accuracy,
     most_flips,
@@ -233,3 +235,11 @@ def test_a_setting_of_language_models_is_refused_for_a_fine_tuned_one(recipe: di
     check_task_recipe(ReleaseRecipe(weights="bf16", max_shard_size="1GB"))
     with pytest.raises(ReleaseError, match=rf"recipe.{next(iter(recipe))} is for masked language models: remove it"):
         check_task_recipe(ReleaseRecipe(**recipe))
+
+
+def test_the_accuracy_on_pairs_must_be_that_of_the_exported_files_up_to_rounding() -> None:
+    reported = PairAccuracy(60.0, 1.5, 0.67, 1000, 51.0)
+    check_same_pairs(replace(reported, accuracy=60.2), reported, is_rounded=False)
+    for other in (replace(reported, accuracy=58.0), replace(reported, num_pairs=999), None):
+        with pytest.raises(ReleaseError, match=r"60\.00 ± 1\.50 % on 1,000 pairs .* was reported: export again"):
+            check_same_pairs(other, reported, is_rounded=False)

@@ -15,6 +15,7 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.data.rows import open_rows
 from longmlm.settings.shipped import PACKAGE
 from tests.support.commands import Command, command
+from tests.support.families import tiny_tokenizer
 from tests.support.training import training_lines
 
 __all__ = ["command"]
@@ -23,7 +24,7 @@ SHORT = {
     "batch_tokens": 1024,
     "warmup_steps": 1,
     "precision": "no",
-    "held_out": {"max_rows": 24},
+    "held_out": {"max_rows": 8},
 }
 RUNTIME = {"rows_per_micro_batch": 4, "log_every_steps": 1, "evaluate_every_steps": 2, "save_every_steps": 2}
 NEW_PAIR_WEIGHTS = (
@@ -35,19 +36,20 @@ NEW_PAIR_WEIGHTS = (
 
 @pytest.fixture
 def overlays(tmp_path: Path) -> tuple[Path, Path]:
-    """Files that make either pipeline small."""
-    lines = (PACKAGE / "bundled" / "text" / "demo.jsonl").read_text(encoding="utf-8").splitlines()[:24]
-    texts = [json.loads(line)["text"][:6000] for line in lines]
+    """Files that make either pipeline small; the tokenizer is ALBERT's, of few tokens."""
+    lines = (PACKAGE / "bundled" / "text" / "demo.jsonl").read_text(encoding="utf-8").splitlines()[:16]
+    texts = [json.loads(line)["text"][:3000] for line in lines]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     small = {
         "corpus": [str(tmp_path / "text.jsonl")],
         "prepare": {"recipe": {"held_out_fraction": 0.3}, "runtime": {"num_workers": 1}},
         "pretrain": {"recipe": SHORT, "runtime": {**RUNTIME, "num_threads": 1}},
     }
-    recipe = {**SHORT, "decay_steps": 1}
-    new = {**small, "pretrain": {**small["pretrain"], "recipe": recipe}}
+    tiny_tokenizer("albert", 0).save_pretrained(tmp_path / "tokenizer")
+    start = {"tokenizer": str(tmp_path / "tokenizer")}
+    new = {**small, "pretrain": {**small["pretrain"], "recipe": {**SHORT, "decay_steps": 1}, "start": start}}
     allowed = {"recipe": {"allow_unrecovered": True, "allow_worse_short_texts": True}}
-    long = {**small, "evaluate": {"recipe": {"precision": "no", "held_out": {"max_rows": 16}}}, "release": allowed}
+    long = {**small, "evaluate": {"recipe": {"precision": "no", "held_out": {"max_rows": 8}}}, "release": allowed}
     files = tmp_path / "new.toml", tmp_path / "long.toml"
     for file, tables in zip(files, (new, long), strict=True):
         file.write_text(tomli_w.dumps(tables), encoding="utf-8")
