@@ -102,7 +102,11 @@ def test_a_row_gives_the_losses_and_gradients_of_each_document_alone(kind: tuple
 
 
 @pytest.mark.parametrize(
-    ("kind", "way"), [*((("roberta", 1), way) for way in ("padded", "packed", "window")), (("deberta", 0), "padded")]
+    ("kind", "way"),
+    [
+        *((("roberta", 1), way) for way in ("padded", "packed", "window")),
+        *((kind, "padded") for kind in (("deberta", 0), ("modernbert", 3), ("mpnet", 1))),
+    ],
 )
 def test_bf16_gives_them_roughly(kind: tuple[str, int], way: str) -> None:
     expected, objective = losses_alone(objective_of(kind, way)).detach(), objective_of(kind, way, "bf16")

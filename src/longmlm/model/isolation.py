@@ -43,10 +43,11 @@ def isolation_mask(encoder: PreTrainedModel, batch: MlmBatch) -> Tensor | dict[s
         is_near = (index[:, None] - index).abs() <= encoder.config.sliding_window
         masks["sliding_attention"] = masks["full_attention"] & is_near
     if attention_name(encoder) == "eager":
-        lowest = torch.finfo(torch.float32).min
+        kind = batch.input_ids.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32  # of the scores
+        lowest = torch.finfo(dtype).min
         masks = {
-            name: mask.new_zeros(mask.shape, dtype=torch.float32).masked_fill_(~mask, lowest)
-            for name, mask in masks.items()
+            name: mask.new_zeros(mask.shape, dtype=dtype).masked_fill_(~mask, lowest) for name, mask in masks.items()
         }
     return masks if len(masks) > 1 else masks["full_attention"]
 
