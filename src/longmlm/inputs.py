@@ -283,10 +283,9 @@ def _check_release(config: ReleaseConfig) -> None:
         check_can_publish(config.target())
     if config.recipe.onnx:
         check_onnx_installed()
-    is_fine_tuned = fine_tuned_folder(config.model) is not None
-    if not is_fine_tuned and not _is_run(config.model):
-        local_weights(config.model)
-    if not is_fine_tuned:
+    if fine_tuned_folder(config.model) is None:
+        if not _is_run(config.model):
+            local_weights(config.model)
         _check_rows(check_has_rows(config), ["held_out"])
     if config.evaluation:
         read_evaluation(Path(config.evaluation) / Evaluation.FILE)
