@@ -28,7 +28,7 @@ from longmlm.data.corpus import check_fields, check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.languages import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
-from longmlm.data.words import check_unit, segmenter_of
+from longmlm.data.words import check_unit
 from longmlm.errors import DataError, ModelNotFoundError, ModelUnavailableError
 from longmlm.folders import check_absent, check_replaceable
 from longmlm.hubs.datasets import SAVED, rows_on_hub
@@ -43,7 +43,7 @@ from longmlm.model.families import (
     planned_extension,
 )
 from longmlm.processes import check_num_processes, num_started_processes
-from longmlm.runnable import check_executor, check_has_rows, check_onnx_installed, check_runnable, machine_errors
+from longmlm.runnable import check_can_pack, check_has_rows, check_onnx_installed, check_runnable, machine_errors
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, StageConfig
@@ -73,8 +73,7 @@ def check_inputs(config: Any) -> None:
             _check_extended(config.recipe.tokenizer, config.output)
             _check_corpus(config)
             if not Path(config.output).is_dir():
-                check_executor(config.runtime)
-                segmenter_of(config.recipe)
+                check_can_pack(config)
                 _check_splits(config)
         case ExtendConfig():
             _check_extend(config)

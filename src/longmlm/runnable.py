@@ -22,7 +22,7 @@ from longmlm.model.families import (
 )
 from longmlm.runtime.launch_command import launch_command
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
-from longmlm.settings.prepare import PrepareRuntime
+from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.release import ReleaseConfig, ReleaseRecipe
 from longmlm.settings.results import result_of
 from longmlm.settings.shipped import bundled_resolved, is_same_path
@@ -136,8 +136,7 @@ def machine_errors(config: ResolvedPipeline) -> Iterator[UserError]:
     if config.launch is not None and "pretrain" in config.stages:
         checks.append(lambda: launch_command(str(config.launch)))
     if "prepare" in missing:
-        checks.append(lambda: check_executor(prepare.runtime))
-        checks.append(lambda: segmenter_of(prepare.recipe))
+        checks.append(lambda: check_can_pack(prepare))
     if prepare.publish and "prepare" in missing:
         checks.append(lambda: check_can_publish(prepare.target("dataset")))
     if "release" in missing and release.recipe.onnx:
@@ -166,9 +165,10 @@ def _stages(config: ResolvedPipeline) -> dict[str, StageConfig]:
 ONNX_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
 
 
-def check_executor(runtime: PrepareRuntime) -> None:
-    """Raises DataError if Ray is to pack slices and no cluster can be reached."""
-    if runtime.executor == "ray":
+def check_can_pack(prepare: PrepareConfig) -> None:
+    """Raises a UserError if Ray is to pack slices and no cluster can be reached, or the segmenter cannot be used."""
+    segmenter_of(prepare.recipe)
+    if prepare.runtime.executor == "ray":
         from longmlm.data.ray_executor import check_cluster  # imports what only prepare needs
 
         check_cluster()
