@@ -33,7 +33,7 @@ RUN_SETTINGS = {  # settings that may name a run folder, for its best checkpoint
     ResolvedPipeline: ("model", "extend.base", "evaluate.base", "prepare.recipe.tokenizer", "pretrain.start.tokenizer"),
 }
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
-OWN = "own settings"  # of a command that is no stage, beside the keys of the pipeline that the others follow from
+OWN = "own settings"  # key of the settings of a command that is no stage, beside the keys of its pipeline
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
 PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")  # for base keys with errors
 

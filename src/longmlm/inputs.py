@@ -19,7 +19,7 @@ from longmlm.artifacts.rows import (
     RowsManifest,
     Split,
     check_rows_fit_positions,
-    check_rows_serve,
+    check_rows_fit_recipe,
     read_rows_manifest,
     shards_of,
 )
@@ -36,8 +36,8 @@ from longmlm.hubs.models import check_model, config_of_model, local_weights, rea
 from longmlm.hubs.publish import check_can_publish
 from longmlm.model.families import (
     check_architecture,
+    check_can_learn,
     check_has_position_table,
-    check_learns,
     check_num_positions,
     num_usable_positions,
     planned_extension,
@@ -224,7 +224,7 @@ def _check_pretrain(config: PretrainConfig) -> None:
     manifest = _check_rows(config.rows, SPLITS)
     if manifest:
         mixture_of(config.recipe.weights, manifest.sources("train"))
-        check_rows_serve(manifest.plan, config.recipe, config.rows)
+        check_rows_fit_recipe(manifest.plan, config.recipe, config.rows)
     check_unit(config.recipe.masking, config.start.checkpoint or str(config.start.tokenizer))
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
@@ -248,7 +248,7 @@ def _positions_of_start(stage: PretrainConfig, made: Collection[str] = (), needs
         config = config_of_model(name, start.revision, needs_weights)
     num_positions = positions_of(config, name)
     if config is not None and hasattr(config, "model_type"):
-        check_learns(stage.recipe, config, name, read_provenance(name).extension)
+        check_can_learn(stage.recipe, config, name, read_provenance(name).extension)
     return num_positions
 
 

@@ -157,7 +157,7 @@ def test_a_new_model_has_both_heads_and_is_loaded_by_stock_classes(family: str, 
 @pytest.mark.parametrize(
     ("family", "pad", "config", "reason"),
     [
-        ("roberta", 1, {}, "a roberta model, which has no head for pairs, only bert and albert"),
+        ("roberta", 1, {}, "a roberta model, which has no head for pairs; only bert and albert"),
         ("distilbert", 0, {}, "a distilbert model"),
         ("electra", 0, {}, "an? electra model"),
         ("bert", 0, {"type_vocab_size": 1}, "a single token type"),

@@ -49,7 +49,7 @@ class Measured:
 class PairAccuracy:
     """Accuracy on pairs and its standard error in percent, the mean cross-entropy in nats, and the number of pairs.
 
-    Always answering with the commoner label would be right for `larger_share` percent.
+    Always predicting the more frequent label would be right for `larger_share` percent.
     """
 
     accuracy: float
@@ -60,7 +60,7 @@ class PairAccuracy:
 
     def __str__(self) -> str:
         found, compared = f"{self.accuracy:.2f} ± {self.standard_error:.2f} %", f"{self.larger_share:.2f} %"
-        return f"{found} on {counted(self.num_pairs, 'pair')} (always the commoner label: {compared})"
+        return f"{found} on {counted(self.num_pairs, 'pair')} (always the more frequent label: {compared})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,8 +256,8 @@ def check_rows_fit_positions(row_length: int, num_positions: int, name: str) -> 
         )
 
 
-def check_rows_serve(plan: RowsPlan, recipe: PretrainRecipe, name: str) -> None:
-    """Raises DataError if a recipe isolates documents and each row has one, or needs pairs and rows give none."""
+def check_rows_fit_recipe(plan: RowsPlan, recipe: PretrainRecipe, name: str) -> None:
+    """Raises DataError if a recipe isolates documents but no row has several, or needs pairs but rows give none."""
     if recipe.isolate_documents and plan.packing != "full-sentences":
         raise DataError(
             f"recipe.isolate_documents has no effect, since every row of {name} has one document (packing = "
@@ -265,6 +265,6 @@ def check_rows_serve(plan: RowsPlan, recipe: PretrainRecipe, name: str) -> None:
         )
     if recipe.pairs and not plan.pairs:
         raise DataError(
-            "[recipe.pairs] needs rows that know their sentences, and these do not: prepare rows with pairs = true and "
+            "[recipe.pairs] needs rows that record sentences, and these do not: prepare rows with pairs = true and "
             'packing = "doc-sentences" in another folder, or remove [recipe.pairs]'
         )

@@ -24,8 +24,10 @@ from jaxtyping import Bool, Float64, Int64, Integer, UInt64
 from longmlm.data.row import Maskable, Row
 from longmlm.settings.masking import Masking
 
-MAX_SPAN_WORDS, SPAN_END = 10, 0.2  # the probability with which a span ends after each word
-SPAN_LENGTHS = (1 - (1 - SPAN_END) ** np.arange(1, MAX_SPAN_WORDS)) / (1 - (1 - SPAN_END) ** MAX_SPAN_WORDS)
+MAX_SPAN_WORDS, SPAN_END_PROBABILITY = 10, 0.2  # the probability with which a span ends after each word
+SPAN_LENGTH_CDF = (1 - (1 - SPAN_END_PROBABILITY) ** np.arange(1, MAX_SPAN_WORDS)) / (
+    1 - (1 - SPAN_END_PROBABILITY) ** MAX_SPAN_WORDS
+)
 MEAN_SPAN_WORDS = 3.797
 SPARE_SPANS = 1.3  # spans that are placed for each that is expected to be selected
 
@@ -42,7 +44,7 @@ class MaskedRow:
 def mask_row(row: Row, vocabulary: Maskable, masking: Masking, seed: int, epoch: int, row_id: int) -> MaskedRow:
     """Returns the row with round(fraction * maskable) positions selected, at least one if any is maskable.
 
-    The mask depends on (seed, epoch, row_id) only: random words come from Philox with the key (seed, row_id) and the
+    The mask depends on (seed, epoch, row_id) only: random bits come from Philox with the key (seed, row_id) and the
     epoch as the highest word of the counter (Salmon et al. 2011). Each selected token, or each span of them, is shown
     as the mask token, as random tokens or unchanged, with the probabilities of `masking`.
     """
@@ -159,7 +161,7 @@ def _spans(
 
 def span_lengths(uniform: Float64[np.ndarray, " spans"]) -> Int64[np.ndarray, " spans"]:
     """Returns the lengths of spans in words for numbers that are uniform between 0 and 1."""
-    return 1 + np.searchsorted(SPAN_LENGTHS, uniform, side="right")
+    return 1 + np.searchsorted(SPAN_LENGTH_CDF, uniform, side="right")
 
 
 def _consecutive(firsts: Int64[np.ndarray, " n"], sizes: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " tokens"]:
@@ -172,7 +174,7 @@ INDEX = np.uint64((1 << 24) - 1)  # the bits of a key that hold an index
 
 
 def _different_keys(words: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    """Returns random words whose last bits are their index, so that every way of sorting them gives the same order."""
+    """Returns random numbers with their index as the last bits: all differ, so every sort gives the same order."""
     return (words & ~INDEX) | np.arange(len(words), dtype=np.uint64)
 
 

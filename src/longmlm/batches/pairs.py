@@ -26,12 +26,12 @@ NO_PAIR = -100  # the label that transformers ignores
 IN_ORDER, NEGATIVE = 0, 1
 PAIRS, PARTNERS = 1, 2  # words of the counter; masks have 0
 NUM_PARTNERS = 10
-OF_DOCUMENTS = ("document_starts", "document_sources", "document_hashes")
+DOCUMENT_COLUMNS = ("document_starts", "document_sources", "document_hashes")
 
 
 @dataclass(frozen=True, slots=True)
 class PairedRow(Row):
-    """A row as a pair: the position at which its second segment starts, its length if it has one segment; the label."""
+    """A row as a pair: its label, and where its second segment starts (at the row's length if there is none)."""
 
     second_start: int = field(kw_only=True)
     label: int = field(kw_only=True)
@@ -47,8 +47,8 @@ class Pairing:
     def pair(self, rows: Rows | LooseRows, row_id: int, seed: int, epoch: int) -> PairedRow:
         """Returns a pair made from a row: a function of the rows of a split, of seed, epoch and row.
 
-        Half of the rows with several sentences become negatives. One of NSP stays in order if none of ten other rows
-        that are drawn is of another document.
+        Half of the rows with several sentences become negatives. With NSP, such a row stays in order if none of ten
+        rows drawn at random is from another document.
         """
         row, special = rows[row_id], self.special
         starts = _sentence_starts(row)
@@ -80,7 +80,7 @@ def _joined(first: Row, second: Row, label: int) -> PairedRow:
         if own is None:
             continue
         other = others[name] + shift if name.endswith("_starts") else others[name]
-        if name in OF_DOCUMENTS:
+        if name in DOCUMENT_COLUMNS:
             other = other[:0] if is_one_document else other  # a document that goes on does not start again
         elif not name.endswith("_starts"):
             other = other[1:]  # of its tokens, all but [CLS]

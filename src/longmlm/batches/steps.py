@@ -81,8 +81,8 @@ def batch_notes(recipe: PretrainRecipe, rows: Rows, num_rows: int, num_tokens: i
     plan, unit = rows.manifest.plan, recipe.masking.unit
     if unit != "token" and plan.words is None and any(is_segmented(source.language) for source in plan.sources):
         notes.append(
-            f'masking.unit = "{unit}": each Chinese character counts as a word, or each token of several, as the rows '
-            'do not record words: to mask words, prepare rows with words = "rjieba"'
+            f'masking.unit = "{unit}": each Chinese character counts as a word, and so does a token of several, since '
+            'the rows do not record words: to mask words, prepare rows with words = "rjieba"'
         )
     return notes
 

@@ -92,7 +92,7 @@ def _record_bytes(file: pq.ParquetFile, fields: Sequence[str], number: int = 0) 
 
 
 def _mean_bytes(records: pa.RecordBatch | pa.Table) -> float:
-    """Returns the mean bytes of a record; where a column has a dictionary, of a sample, each with a text of its own."""
+    """Returns the mean bytes of a record; if a column has a dictionary, of a sample in which it is decoded."""
     if any(pa.types.is_dictionary(kind) for kind in records.schema.types):
         records = records[:SAMPLED]
     columns = (one.cast(one.type.value_type) if pa.types.is_dictionary(one.type) else one for one in records.columns)

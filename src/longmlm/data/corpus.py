@@ -171,10 +171,10 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
         same = "value in split_field" if is_grouped else "text"
         problem = f"every document has the same {same}" if num_documents > 1 else "the sources hold only one document"
         raise DataError(f"{problem}: training and held-out rows need two")
-    raise DataError(one_sided(counted(num_documents, "document"), fraction, lowest, highest))
+    raise DataError(one_sided_message(counted(num_documents, "document"), fraction, lowest, highest))
 
 
-def one_sided(documents: str, fraction: float, lowest: int, highest: int) -> str:
+def one_sided_message(documents: str, fraction: float, lowest: int, highest: int) -> str:
     """Returns that documents with hashes from `lowest` to `highest` land in one split, and a fraction that helps."""
     between = (lowest + highest) / 2 / HASHES
     if fraction * HASHES <= lowest:

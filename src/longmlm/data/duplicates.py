@@ -22,7 +22,7 @@ from jaxtyping import Bool, Int64, UInt64
 from pyarrow.dataset import dataset
 
 from longmlm.artifacts.rows import Families, Family
-from longmlm.data.corpus import HASHES, Document, one_sided, read_slice, side_key, text_hash
+from longmlm.data.corpus import HASHES, Document, one_sided_message, read_slice, side_key, text_hash
 from longmlm.data.encoding import batches
 from longmlm.data.signatures import NUM_BANDS, band_hashes
 from longmlm.data.slices import COPIES, SliceJob
@@ -136,7 +136,7 @@ def _check_sides(recipe: PrepareRecipe, hashes: Hashes) -> None:
         joined = ", and copies or groups put all of them in the same split" if len(hashes) > 1 else ""
         raise DataError(f"{left}{joined}: training and held-out rows need two or more; add documents")
     if not lowest < fraction * HASHES <= highest:
-        raise DataError(f"{left}, and {one_sided('them', fraction, lowest, highest)}{keep}")
+        raise DataError(f"{left}, and {one_sided_message('them', fraction, lowest, highest)}{keep}")
 
 
 def _write(job: SliceJob, table: pa.Table, path: Path) -> None:

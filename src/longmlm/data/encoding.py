@@ -51,8 +51,8 @@ def tokenized(
     """Yields each document with the tokens of its sentences; neighbouring short documents are encoded together.
 
     `languages` are those of the sources, by number. A fast encoder is compared with tokenizers on the first document
-    and on a small share of the others; raises EncoderError where they differ. It does not say where tokens lie, so it
-    is not used with a segmenter, which finds words in the languages for which it is meant.
+    and on a small share of the others; raises EncoderError where they differ. It gives no offsets, so it is not
+    used with a segmenter, which finds the words of texts in Chinese and Japanese.
     """
     encoder = None
     with suppress(ImportError):  # not every machine of a cluster may have the library

@@ -34,8 +34,8 @@ class TokenizedDocument:
 class OpenRow:
     """A row that is being filled: `length` counts its content and the separators between documents.
 
-    It takes further sentences up to `target`, which is its `capacity` except in short rows. `has_pairs` says whether it
-    is to know its sentences and the hashes of its documents. With `words`, it knows at which tokens a word starts: from
+    It takes further sentences up to `target`, which is its `capacity` except in short rows. With `has_pairs`, it
+    records its sentences and the hashes of its documents. With `words`, it records at which tokens a word starts: from
     its sentences, or else from this table. `is_within_character` is that of the vocabulary.
     """
 

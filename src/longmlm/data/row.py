@@ -84,8 +84,8 @@ def joined(parts: Sequence[TokenizedSentence]) -> TokenizedSentence:
 class Row:
     """A row from packing to the model: tokens with special tokens, and the start and source of each document's part.
 
-    Rows that were prepared with `pairs` know the start of each sentence and the low 32 bits of the hash of each
-    document's text, those prepared with `words` at which tokens a word starts; elsewhere these are None.
+    Rows that were prepared with `pairs` have the start of each sentence and the low 32 bits of the hash of each
+    document's text; those prepared with `words` have the tokens at which a word starts. Otherwise these are None.
 
     A new column is a field here, a line in `shard_schema` and a line in `collate`; whoever cuts rows or replaces tokens
     uses the two methods.

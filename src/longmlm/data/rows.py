@@ -26,7 +26,7 @@ COLUMNS = [column.name for column in fields(Row)]
 def shard_schema(vocabulary_size: int, pairs: bool = False, words: bool = False) -> pa.Schema:
     """Returns the columns of a shard, token ids in the smallest type that holds the vocabulary.
 
-    `pairs` and `words` add what such rows know besides.
+    `pairs` and `words` add the columns of such rows.
     """
     id_type = {2: pa.uint16(), 4: pa.uint32()}[token_bytes(vocabulary_size)]
     columns = {"input_ids": id_type, "document_starts": pa.int32(), "document_sources": pa.uint16()}

@@ -1,4 +1,4 @@
-"""Where words start: told by the tokens themselves or, for Chinese and Japanese, by rjieba.
+"""Where words start: found from the tokens themselves or, for Chinese and Japanese, by rjieba.
 
 White space opens a word, and so does a character of another kind than the one before it:
 
@@ -199,7 +199,7 @@ def maskable_by_words(vocabulary: Vocabulary) -> Maskable:
 
 @dataclass(frozen=True, slots=True)
 class Segmenter:
-    """rjieba of a version, with the lines of a file of terms: what decides where the words of a text start."""
+    """A version of rjieba and the lines of a file of terms, which decide where the words of a text start."""
 
     version: str
     path: str = ""
@@ -229,7 +229,7 @@ class Segmenter:
 
 @lru_cache(maxsize=1)
 def _jieba(segmenter: Segmenter) -> Any:
-    """Returns rjieba with the terms; raises DataError for a line that is none, or one that it would still split."""
+    """Returns rjieba with the terms; raises DataError for a line that is no term, or a term that it would split."""
     import rjieba
 
     if (version := metadata.version("rjieba")) != segmenter.version:

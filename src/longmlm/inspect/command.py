@@ -116,9 +116,9 @@ def vocabulary_of_rows(plan: RowsPlan, name: str | None) -> Vocabulary:
                 return vocabulary
         vocabulary = load_vocabulary(name)
     except DataError as error:
-        raise DataError(f"{error}; to name the tokenizer of the rows: --tokenizer") from None
+        raise DataError(f"{error}; or name the tokenizer of the rows with --tokenizer") from None
     if vocabulary.fingerprint != plan.tokenizer_fingerprint:
-        raise DataError(f"the rows were made with another tokenizer than {name}: name that one with --tokenizer")
+        raise DataError(f"the rows were made with another tokenizer, not {name}: name theirs with --tokenizer")
     return vocabulary
 
 
@@ -153,7 +153,7 @@ def chosen_rows(config: InspectConfig, rows: Rows, vocabulary: Vocabulary) -> tu
         return numbers, f"{len(numbers):,} of {total} of up to {counted(rows.row_length, 'token')}"
     found = list(rows_with(config.find, rows, vocabulary))
     if not found:
-        raise DataError(f"no {name} contains {config.find!r}: search for less of it, or in the other split")
+        raise DataError(f"no {name} contains {config.find!r}: search for a shorter part of it, or in the other split")
     listed = ", ".join(map(str, found[:MAX_NUMBERS])) + (" …" if len(found) > MAX_NUMBERS else "")
     shown = found[: config.max_rows]
     which = f"; the first {len(shown)} of them" if len(shown) < len(found) else ""

@@ -1,6 +1,6 @@
 """A row as a person reads it: the text of its documents in pieces, and what masking does to each piece.
 
-Of RoBERTa's tokens `<s> The ĠHan Ġriver Ġrose . </s>`, let a random token stand for `The`, and a mask for `Ġriver`:
+RoBERTa's tokens `<s> The ĠHan Ġriver Ġrose . </s>`, with a random token for `The` and a mask for `Ġriver`, give:
 
     white space   text    what masking does
                   The     random, shown as apple

@@ -35,7 +35,7 @@ class InspectConfig:
     row: tuple[int, ...] = ()
     """Numbers of the rows to show, counted from 0; by default the first ones of the split."""
     find: str | None = None
-    """Show rows whose text contains this, in upper or lower case; all rows of the split are read."""
+    """Show rows whose text contains this, ignoring case; all rows of the split are read."""
     max_rows: int = 3
     """How many rows to show at most, unless `row` names them."""
     epochs: tuple[int, ...] = (0,)

@@ -207,7 +207,7 @@ def _attention_bytes(config: Any, layers: nn.ModuleList, work: Work) -> tuple[in
 
     Scores are saved for families without a fused attention kernel. On a CPU with dropout they are also saved for
     models that cannot use `packed_attention`; their fused attention saves a mask value for each pair, in the type of
-    the activations, on a GPU, because nearly every micro-batch has padding, and if documents are isolated.
+    the activations, on a GPU, where nearly every micro-batch has padding, and wherever documents are isolated.
     """
     dropout, heads, half = dropout_of(layers) > 0, config.num_attention_heads, work.is_half
     width, not_fused = 27 if half else 36, heads * (2 if half else 4) * (3 if dropout else 1)

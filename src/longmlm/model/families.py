@@ -19,8 +19,8 @@ class Family:
 
     `head` names the modules that compute logits from hidden states, one after the other, and `matrix` the dense layer
     among them. The first `num_reserved` positions are for padding: in some families one more than pad_token_id of the
-    config. The feed-forward layer of a gated family has two input matrices. `pair_head` names the module that says of
-    the pooled first token whether two segments follow each other.
+    config. The feed-forward layer of a gated family has two input matrices. `pair_head` names the module that
+    predicts from the pooled first token whether two segments follow each other.
     """
 
     positions: Literal["learned", "relative", "rotary"]
@@ -73,7 +73,7 @@ def check_architecture(config: Any, name: str) -> None:
         )
 
 
-def check_learns(recipe: PretrainRecipe, config: Any, name: str, extension: Extension | None) -> None:
+def check_can_learn(recipe: PretrainRecipe, config: Any, name: str, extension: Extension | None) -> None:
     """Raises ModelError for a model that can't isolate documents, or read pairs, if the recipe needs it to."""
     if recipe.isolate_documents:
         check_can_isolate(config, name)
@@ -108,7 +108,7 @@ def check_reads_pairs(config: Any, name: str, extension: Extension | None = None
     if FAMILIES[config.model_type].pair_head is None:
         able = " and ".join(family for family, about in FAMILIES.items() if about.pair_head)
         raise ModelError(
-            f"{name} is a {config.model_type} model, which has no head for pairs, only {able} models have one: {remedy}"
+            f"{name} is a {config.model_type} model, which has no head for pairs; only {able} models do: {remedy}"
         )
     if getattr(config, "type_vocab_size", 2) < 2:  # noqa: PLR2004 - one for each segment
         raise ModelError(f"{name} has a single token type (type_vocab_size = 1), and pairs need two: {remedy}")

@@ -17,7 +17,7 @@ def complete_heads(name: str, model: PreTrainedModel, info: dict[str, Any], new_
 
     `info` is the loading info of transformers. Returns notes on the heads.
 
-    Raises ModelError if a head, or a part of it, is missing and may not be new, or if all are there and may be new.
+    Raises ModelError if a head, or a part of it, is missing without `new_head`, or if `new_head` is set needlessly.
     """
     notes, of_pairs = _unite_biases(name, model, info["missing_keys"]), pair_parameters(model)
     all_missing = sorted(key for key in info["missing_keys"] if not key.endswith(REBUILT_BUFFERS))

@@ -1,6 +1,6 @@
 """Isolation of the documents in a padded batch: the attention mask, in the form that each family of transformers takes.
 
-A token attends to its own document only, while positions count on through the row. For example, [CLS] a [SEP] b b
+A token attends to its own document only; positions do not restart at documents. For example, [CLS] a [SEP] b b
 [SEP], padded to 7 tokens, has the isolated lengths 3 3 1, and a cross marks what a token (line) attends to:
 
     [CLS]  x x x . . . .
@@ -35,7 +35,7 @@ def is_same_document(batch: MlmBatch) -> Bool[Tensor, "rows 1 length length"]:
 def isolation_mask(encoder: PreTrainedModel, batch: MlmBatch) -> Tensor | dict[str, Tensor]:
     """Returns the attention mask of a padded batch: the terms that eager attention adds to its scores, else a bool.
 
-    ModernBERT gets one for its global layers and one for its local ones: in all layers, it uses a single one as it is.
+    ModernBERT gets one for its global layers and one for its local ones: it would apply a single one to both.
     """
     masks = {"full_attention": is_same_document(batch)}
     if encoder.config.model_type == "modernbert":

@@ -67,10 +67,11 @@ class PackedRows(NamedTuple):
 def by_row(
     lengths: Sequence[int], states: Sequence[Shaped[Tensor, "tokens *size"]], function: Callable[..., Tensor]
 ) -> Shaped[Tensor, "tokens *result"]:
-    """Returns what a function of padded rows computes of packed rows: it gets the states, and which of them are tokens.
+    """Returns, packed, what a function of padded rows computes from packed states.
 
-    It is called for groups of rows, the longest of which is less than twice as long as the shortest: rows of 3 9 2
-    tokens form the groups [[0 1 2], [12 13 .]] and [[3 4 ... 11]], in which the dot is padding.
+    Its arguments are the states with padding, and which of them are tokens. It is called for groups of rows,
+    the longest of which is less than twice as long as the shortest: rows of 3 9 2 tokens form the groups
+    [[0 1 2], [12 13 .]] and [[3 4 ... 11]], in which the dot is padding.
     """
     sizes, device, outputs, order = torch.tensor(lengths), states[0].device, [], []
     starts, magnitudes = sizes.cumsum(0) - sizes, torch.tensor([length.bit_length() for length in lengths])

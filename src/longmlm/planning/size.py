@@ -47,7 +47,7 @@ class CorpusSize:
         return sum(self.tokens_per_source)
 
     def in_slices(self, slices: Sequence[Slice], sources: Sequence[Source]) -> Self:
-        """Returns the size with the bytes of text that slices have, whatever compresses them and is beside them."""
+        """Returns the size with the bytes of text in the slices: uncompressed, and without what is not text."""
         sizes = Counter[int]()
         for span in chain.from_iterable(slices):
             sizes[span.source] += span.size

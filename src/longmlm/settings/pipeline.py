@@ -226,7 +226,7 @@ def disagreements(pipeline: "ResolvedPipeline") -> Iterator[str]:
         yield f"pretrain.recipe.{problem}"
     if pipeline.pretrain.recipe.pairs and not pipeline.prepare.recipe.pairs:
         yield (
-            "pretrain.recipe.pairs needs rows that know their sentences, but prepare.recipe.pairs is false: set it to "
+            "pretrain.recipe.pairs needs rows that record sentences, but prepare.recipe.pairs is false: set it to "
             'true, with prepare.recipe.packing = "doc-sentences", or remove [pretrain.recipe.pairs]'
         )
     if extend and not pipeline.extension and extend.recipe.num_positions is not None:

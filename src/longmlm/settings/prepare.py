@@ -128,7 +128,7 @@ class PrepareRecipe:
     """full-sentences: a row may span documents; doc-sentences: it never does; sentence-pair: it does not, and holds at
     most two sentences."""
     pairs: bool = False
-    """Make rows from which training can make pairs, for next-sentence or sentence-order prediction: a row knows its
+    """Make rows from which training can draw pairs, for next-sentence or sentence-order prediction: a row records its
     sentences and its document, and leaves room for a second separator. Needs doc-sentences or sentence-pair."""
     short_row_share: float = 0.0
     """With pairs: the share of the rows that are closed early, at a length drawn between 2 and row_length - 3 tokens of
@@ -143,8 +143,8 @@ class PrepareRecipe:
     prevent_leaks: bool = False
     """Look for near copies even if they are kept, and hold out all copies of a document or none."""
     words: Segmentation | None = None
-    """Record where words start, for masking by words or spans, with rjieba in sources of language zh or ja, which
-    needs the extra words; by default the tokens tell, and each Chinese character is a word."""
+    """Segmenter that finds the words of sources with language zh or ja, for masking by words or spans; rjieba needs
+    the extra longmlm[words]. By default, words follow from the tokens, and each Chinese character is a word."""
     terms: str | None = None
     """File of terms that rjieba should keep whole, one per line, in the format of jieba's user dictionaries: a term,
     and if needed its frequency and part of speech."""

@@ -94,7 +94,7 @@ class PretrainRecipe:
     pairs: Pairs | None = None
     held_out: HeldOut = field(default_factory=HeldOut)
     isolate_documents: bool = False
-    """Let no token attend to another document of its row; positions count on through the row."""
+    """Let no token attend to another document of its row; positions do not restart at documents."""
 
     def __post_init__(self) -> None:
         if self.num_steps < 1 or self.batch_tokens < 1 or not 0 < self.learning_rate < math.inf:

@@ -63,7 +63,7 @@ def measured(config: EvaluateConfig, accelerator: Accelerator) -> Evaluation:
     vocabulary, held_out = vocabulary_of_pretrained(models[0].tokenizer, config.base), config.recipe.held_out
     pairs, rows_per_batch = models[-1].provenance.pairs if config.long_after else None, config.runtime.rows_per_batch
     if pairs and not rows.manifest.plan.pairs:
-        accelerator.print("these rows do not know their sentences: the accuracy on pairs is not measured")
+        accelerator.print("these rows do not record sentences: the accuracy on pairs is not measured")
         pairs = None
     frozen = FrozenRows(rows, held_out, vocabulary.maskable, vocabulary.special, rows_per_batch, pairs)
     return compare(models, frozen, sources, curve, config.recipe, accelerator)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance
-from longmlm.artifacts.rows import SPLITS, check_rows_serve
+from longmlm.artifacts.rows import SPLITS, check_rows_fit_recipe
 from longmlm.artifacts.run import CheckpointState, MicroBatch
 from longmlm.batches.pairs import Pairing
 from longmlm.batches.sampling import mixture_of
@@ -31,7 +31,7 @@ from longmlm.folders import MANIFEST, sha256_of
 from longmlm.hubs.models import snapshot_of
 from longmlm.model.architecture import architecture_of, set_dropout
 from longmlm.model.cost import Work, cost_of, document_length, peak_flops
-from longmlm.model.families import check_learns
+from longmlm.model.families import check_can_learn
 from longmlm.model.loading import LoadedModel, class_for, load_model, new_model
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import ATTENTION_NAME, attention_name, use_packed_attention
@@ -150,7 +150,7 @@ def prepare_model(model: PreTrainedModel, config: PretrainConfig, extension: Ext
 
     Raises ModelError if it cannot isolate documents, or read pairs, and is to do so.
     """
-    check_learns(config.recipe, model.config, config.start.name, extension)
+    check_can_learn(config.recipe, model.config, config.start.name, extension)
     rebuild_positions(model, extension)
     if config.recipe.dropout is not None:
         set_dropout(model, config.recipe.dropout)
@@ -222,7 +222,7 @@ def training_rows(
         accelerator.print(f"{config.rows}: the rows stay those that the run started with, {name}")
     local_main_first(accelerator, lambda: [open_named_rows(name, split) for split in SPLITS])
     rows = open_named_rows(name, "train", verified=False)
-    check_rows_serve(rows.manifest.plan, config.recipe, name)
+    check_rows_fit_recipe(rows.manifest.plan, config.recipe, name)
     check_same_on_all_ranks(accelerator, rows.sha256, f"other rows in {name}")
     return replace(config, rows=name), rows
 
