@@ -214,6 +214,15 @@ def test_a_row_whose_words_all_exceed_the_count_gets_its_shortest_word() -> None
         assert len(masked(row_of([1], separators=0), unit).selected) == 1
 
 
+def test_a_word_ends_at_a_special_token_even_if_the_column_says_that_it_goes_on() -> None:
+    row = row_of([4, 4], separators=0)
+    ids = np.insert(row.input_ids, 3, 2)  # a separator after two tokens of the first word
+    cut = replace(row, input_ids=ids, is_word_start=np.isin(np.arange(len(ids)), [6]))
+    for row_id in range(20):
+        selected = masked(cut, "word", row_id, selected_fraction=0.25).selected.tolist()
+        assert selected in ([1, 2], [4, 5])
+
+
 @pytest.mark.parametrize("unit", UNITS)
 def test_rows_without_the_column_use_the_tokens(unit: MaskingUnit, tokenizer_of: Callable[[], BertTokenizer]) -> None:
     vocabulary = vocabulary_of_pretrained(tokenizer_of(), "tiny")
