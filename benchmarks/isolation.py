@@ -1,11 +1,13 @@
 """Compares training steps with isolate_documents and without, on rows of short documents.
 
-The same rows of random tokens are trained on in bf16 by RoBERTa, which reads packed batches and attends to less, and by
-a ModernBERT of the same size, which reads padded ones and masks what it computes. The peer is longmlm, too.
+The same rows of random tokens are trained on by a RoBERTa, which reads packed batches and attends to less, and by a
+ModernBERT of the same size, which reads padded ones and masks what it computes, in bf16 where the processor has
+instructions for it, else in fp32. The peer is longmlm, too. Speeds are by CPU time: others may use the machine.
 
     python benchmarks/isolation.py [--quick]
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,9 +17,19 @@ from paired import Comparison, Way, run
 from steps import BASE, SMALL, WARM_UP_STEPS, Shape, own_step
 from transformers import ModernBertConfig, ModernBertForMaskedLM, PreTrainedModel
 
+from longmlm.runtime.launch import resolved_precision
+from longmlm.settings.pretrain import number_format
+
 DOCUMENT_TOKENS = 150
 ROBERTA, MODERNBERT = "RoBERTa", "ModernBERT"
 SHAPES = ((4, 512), (1, 1536))  # rows of a step, tokens of a row
+
+
+def cpu_rate(work: Callable[[], float]) -> float:
+    """Runs the work, which returns a number of tokens, and returns that number per second of CPU time."""
+    started = time.process_time()
+    amount = work()
+    return amount / (time.process_time() - started)
 
 
 def modernbert(shape: Shape) -> PreTrainedModel:
@@ -41,7 +53,7 @@ def modernbert(shape: Shape) -> PreTrainedModel:
 
 def steps(shape: Shape, family: str) -> Callable[[], int]:
     """Returns a function that runs training steps, after the warm-up steps."""
-    step = own_step(shape, shape.roberta() if family == ROBERTA else modernbert(shape))
+    step = own_step(shape, shape.roberta() if family == ROBERTA else modernbert(shape), resolved_precision("auto"))
     for _ in range(WARM_UP_STEPS):
         step()
 
@@ -57,10 +69,12 @@ def comparison(shape: Shape, family: str) -> Comparison:
     """Returns the comparison for this shape."""
     isolated = replace(shape, isolates_documents=True)
     model = f"{family} ({shape.num_layers} x {shape.width}), {shape.num_rows} x {shape.row_length} tokens"
-    label = f"{model}, documents of {shape.document_tokens} on average, dropout {shape.dropout}, bf16"
-    return Comparison(
-        label, Way("isolated", partial(steps, isolated, family)), Way("not isolated", partial(steps, shape, family))
-    )
+    label = f"{model}, documents of {shape.document_tokens} on average, dropout {shape.dropout}"
+    ways = [
+        Way(name, partial(steps, one, family), cpu_rate)
+        for name, one in (("isolated", isolated), ("whole rows", shape))
+    ]
+    return Comparison(f"{label}, {number_format(resolved_precision('auto'))}", *ways)
 
 
 def comparisons(size: Shape) -> list[Comparison]:

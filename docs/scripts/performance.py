@@ -25,7 +25,6 @@ IN_THE_PICTURE = re.compile(r"1 x (512|1024|2048) tokens, dropout")
 TABLES = {
     "training": ("training step", "training step, slower machine", "other models"),
     "window": ("window attention",),
-    "isolation": ("isolated documents",),
     "other work": (
         *("evaluation", "start-up", "masking", "prepare", "pause of a save"),
         *("profile", "generated positions", "busy machine"),

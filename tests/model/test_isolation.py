@@ -18,8 +18,7 @@ from longmlm.data.row import Row, SpecialTokens
 from longmlm.errors import ModelError
 from longmlm.model.architecture import parts_of, set_dropout
 from longmlm.model.families import FAMILIES, check_can_isolate
-from longmlm.model.isolation import is_same_document
-from longmlm.model.mlm import MlmObjective, checkpoint_activations
+from longmlm.model.mlm import MlmObjective, checkpoint_activations, is_same_document
 from longmlm.model.packed_attention import by_row, use_packed_attention
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from longmlm.batches.collate import MlmBatch, Target
 from longmlm.model.architecture import NUM_GLOBAL, layers_of, parts_of
 from longmlm.model.families import RELEASED_FAMILIES
-from longmlm.model.isolation import deberta_states, isolation_mask
 from longmlm.model.packed_attention import ATTENTION_NAME, PackedRows, attention_name, by_row
 from longmlm.model.window_attention import window_of
 from longmlm.settings.pretrain import ComputePrecision
@@ -133,10 +132,12 @@ class MlmObjective(nn.Module):
 
     def hidden_states(self, batch: MlmBatch) -> Float[Tensor, "rows length width"]:
         """Returns the last hidden states."""
-        if batch.isolated_lengths and self.encoder.config.model_type in RELEASED_FAMILIES:
+        kind = self.encoder.config.model_type if batch.isolated_lengths else ""
+        if kind in RELEASED_FAMILIES:
             return self._states_by_document(batch)
-        if batch.isolated_lengths and self.encoder.config.model_type.startswith("deberta"):
-            return deberta_states(self.encoder, batch)
+        if kind.startswith("deberta"):  # its layers take a mask of tokens by tokens, but its embeddings do not
+            encoder = cast(Any, self.encoder)
+            return encoder.encoder(encoder.embeddings(batch.input_ids), is_same_document(batch)).last_hidden_state
         more = self._packing(batch) if batch.row_lengths else self._global_tokens(batch.input_ids)
         mask = self.attention_mask(batch)
         if batch.token_type_ids is not None:
@@ -186,6 +187,35 @@ class MlmObjective(nn.Module):
 
 def _output(logits: Float[Tensor, "selected classes"], labels: Int[Tensor, " selected"]) -> MlmOutput:
     return MlmOutput(nn.functional.cross_entropy(logits, labels, reduction="none"), logits.argmax(-1) == labels)
+
+
+def is_same_document(batch: MlmBatch) -> Bool[Tensor, "rows 1 length length"]:
+    """Returns which tokens of a padded batch may attend to each other if documents are isolated.
+
+    For example, [CLS] a [SEP] b b [SEP] in a batch padded to 7 tokens has the isolated lengths 3 3 1. The first three
+    tokens see each other, and so do the next three; padding sees itself, so that no token is without keys.
+    """
+    lengths = torch.tensor(batch.isolated_lengths)
+    numbers = torch.repeat_interleave(lengths).view_as(batch.input_ids).to(batch.input_ids.device, non_blocking=True)
+    return numbers[:, None, :, None] == numbers[:, None, None, :]
+
+
+def isolation_mask(encoder: PreTrainedModel, batch: MlmBatch) -> Tensor | dict[str, Tensor]:
+    """Returns the attention mask of a padded batch: the terms that eager attention adds to its scores, else a bool.
+
+    ModernBERT gets one for its global layers and one for its local ones: in all layers, it uses a single one as it is.
+    """
+    masks, device = {"full_attention": is_same_document(batch)}, batch.input_ids.device
+    if encoder.config.model_type == "modernbert":
+        index = torch.arange(batch.input_ids.shape[1], device=device)
+        is_near = (index[:, None] - index).abs() <= encoder.config.sliding_window
+        masks["sliding_attention"] = masks["full_attention"] & is_near
+    if attention_name(encoder) == "eager":
+        is_half = torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if is_half else torch.float32  # that of the scores
+        lowest = torch.finfo(dtype).min
+        masks = {name: mask.to(dtype).sub(1).mul(-lowest) for name, mask in masks.items()}
+    return masks if len(masks) > 1 else masks["full_attention"]
 
 
 def max_positions_at_a_time(vocab_size: int) -> int:
