@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).parents[1] / "data"
-KEPT = ("longmlm", "commit", "row_length", "base_positions", "num_rows", "held_out", "precision")
+KEPT = ("longmlm", "commit", "row_length", "base_positions", "num_rows", "precision")
 OF_A_VIEW = ("whole", "blocks", "selected", "correct")
 
 
 def kept(evaluation: dict[str, Any]) -> dict[str, Any]:
     """Returns what was measured, on which rows; `selected` and `correct` count tokens by row."""
     measured = {name: {key: view[key] for key in OF_A_VIEW} for name, view in evaluation["measured"].items()}
-    return {key: evaluation[key] for key in KEPT} | {"measured": measured}
+    held_out = evaluation["recipe"]["held_out"]
+    return {key: evaluation[key] for key in KEPT} | {"held_out": held_out, "measured": measured}
 
 
 def curve(lines: list[str]) -> list[dict[str, Any]]:
