@@ -70,11 +70,11 @@ def comparison(shape: Shape, family: str) -> Comparison:
     isolated = replace(shape, isolates_documents=True)
     model = f"{family} ({shape.num_layers} x {shape.width}), {shape.num_rows} x {shape.row_length} tokens"
     label = f"{model}, documents of {shape.document_tokens} on average, dropout {shape.dropout}"
-    ways = [
+    own, peer = (
         Way(name, partial(steps, one, family), cpu_rate)
         for name, one in (("isolated", isolated), ("whole rows", shape))
-    ]
-    return Comparison(f"{label}, {number_format(resolved_precision('auto'))}", *ways)
+    )
+    return Comparison(f"{label}, {number_format(resolved_precision('auto'))}", own, peer)
 
 
 def comparisons(size: Shape) -> list[Comparison]:
