@@ -13,7 +13,7 @@ import signal
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from pkgutil import resolve_name
@@ -110,7 +110,8 @@ def main(stage: str | None = None) -> None:
                 from longmlm.inputs import check_inputs  # not needed for --help
 
                 check_inputs(config)
-            _run(command, config)
+            with _exit_on_closed_pipe() if command == "inspect" else nullcontext():
+                _run(command, config)
 
 
 def _command(arguments: list[str]) -> str:
@@ -141,7 +142,7 @@ def _meant(command: str) -> str:
 
 @contextmanager
 def _exit_on_closed_pipe() -> Iterator[None]:
-    """Makes the process exit silently, without a traceback, when `--help | head` closes the pipe."""
+    """Makes the process exit silently, without a traceback, when `| head` closes the pipe of a command that prints."""
     before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         yield

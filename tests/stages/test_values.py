@@ -27,7 +27,7 @@ from tests.support.tiny import LONG_POSITIONS, World
 __all__ = ["command"]
 STAGE_NAMES = get_args(StageName)
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-TESTED: set[str] = set()
+TESTED = {"prepare: recipe.words", "pretrain: recipe.pairs.kind"}  # by data/test_segmenter.py, training/test_pairs.py
 
 
 def listed_values(kind: Any) -> tuple[str, ...]:
@@ -178,6 +178,35 @@ def test_training_computes_in(command: Command, world: World, value: str) -> Non
     saved = read_state(pretrain(command, world, "--recipe.precision", value))
     assert saved.state.step == 2
     assert saved.precision in ({"no", "bf16"} if value == "auto" else {value})
+
+
+@every_value_of("pretrain: recipe.masking.unit")
+@pytest.mark.slow
+def test_units_are_masked(command: Command, world: World, value: str) -> None:
+    saved = read_state(pretrain(command, world, "--recipe.precision=no", "--recipe.masking.unit", value))
+    assert (saved.state.step, saved.recipe.masking.unit) == (2, value)
+
+
+@every_value_of("pretrain: recipe.held_out.masking.unit")
+def test_held_out_masks_are_of_single_tokens(command: Command, world: World, value: str) -> None:
+    unit = ("--recipe.precision=no", "--recipe.held-out.masking.unit", value)
+    if value == "token":
+        assert read_state(pretrain(command, world, *unit)).recipe.held_out.masking.unit == value
+    else:
+        with pytest.raises(SystemExit):
+            pretrain(command, world, *unit)
+
+
+@every_value_of("evaluate: recipe.held_out.masking.unit")
+def test_masks_of_an_evaluation_are_of_single_tokens(command: Command, world: World, value: str) -> None:
+    options = ("--rows", world.rows, "--output", "evaluation", "--base", world.base, "--long-after", world.trained)
+    options += ("--recipe.held-out.max-rows", 16, "--recipe.held-out.masking.unit", value)
+    if value == "token":
+        command("evaluate", *options)
+        assert read_evaluation(Path("evaluation/evaluation.json")).recipe.held_out.masking.unit == value
+    else:
+        with pytest.raises(SystemExit):
+            command("evaluate", *options)
 
 
 @every_value_of("pretrain: tracking.tracker")

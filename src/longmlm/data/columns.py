@@ -86,8 +86,10 @@ def _record_bytes(file: pq.ParquetFile, fields: Sequence[str], number: int = 0) 
         num_records = num_bytes = 0.0
         for batch in file.iter_batches(SAMPLED, row_groups=[number], columns=read):
             num_records, num_bytes = num_records + len(batch), num_bytes + _mean_bytes(batch) * len(batch)
-            if num_bytes > FAR_MORE * stored[number]:
-                return num_bytes / num_records
+            if num_bytes > max(BATCH_BYTES, FAR_MORE * stored[number]):
+                break
+        if num_bytes > FAR_MORE * stored[number]:
+            return num_bytes / num_records
     return max(1, sum(stored)) / max(1, file.metadata.num_rows)
 
 

@@ -191,7 +191,7 @@ def check_files_unchanged(files: Sequence[FileStamp]) -> None:
 
 def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor, encoder: Encoder) -> None:
     _open_partial(job.folder, work)
-    job = replace(job, make_encoder=_fast_encoder(job) if encoder == "auto" else None)
+    job = replace(job, make_encoder=_fast_encoder(job) if encoder == "auto" and not job.segmenter else None)
     numbers = job.unfinished()
     if num_packed := len(job.slices) - len(numbers):
         message(f"resuming: {num_packed} of {counted(len(job.slices), 'slice')} packed before")

@@ -188,6 +188,8 @@ def _do_on_node(driver: Driver, work: Work, number: int, spans: Slice, sizes: di
         do_slice(work, driver.job, number, spans)
     except UserError as error:
         raise type(error)(f"{node}: {error}") from error
+    except ImportError as error:
+        raise DataError(f"{node}: {error}: install the same packages on all nodes") from error
 
 
 @functools.lru_cache(maxsize=1)

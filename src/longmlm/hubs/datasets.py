@@ -73,7 +73,7 @@ def shards_of(source: Source, may_convert: bool = True) -> list[str]:
     if not _is_saved(source):
         builder = retry_download(_target(source), lambda: _builder(source))
         found = _data_files(builder, source)
-        if not found and builder.info.builder_name in READ:
+        if not found and may_convert and builder.info.builder_name in READ:
             raise DataError(
                 f"{source.dataset}: its files cannot be read from the hub now, and the converted copy in the cache "
                 "would give other rows: check the network and HF_HUB_OFFLINE, or name a folder that hf download "

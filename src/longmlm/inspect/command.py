@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from longmlm.artifacts.artifact import present
 from longmlm.artifacts.rows import RowsPlan
 from longmlm.batches.masking import mask_row
+from longmlm.batches.pairs import IN_ORDER, NEGATIVE, NO_PAIR, PairedRow, Pairing
 from longmlm.config import read
 from longmlm.data.pretrained import TOKENIZER_FILE
 from longmlm.data.row import LooseRows
@@ -32,6 +33,7 @@ from longmlm.settings.shipped import bundled_name, bundled_resolved
 from longmlm.temporary import check_own_file, check_writable
 from longmlm.training.run_folder import CHECKPOINTS, SETTINGS, likely_best_checkpoint
 
+PAIR_LABELS = {IN_ORDER: "a pair in order", NEGATIVE: "a negative pair", NO_PAIR: "one sentence, so no pair"}
 NAMES = {"train": "training row", "held_out": "held-out row"}
 MAX_NUMBERS = 20  # of rows that are listed
 
@@ -45,6 +47,8 @@ def inspect(config: InspectConfig) -> None:
     if config.page is not None:
         check_page(Path(config.page))
     rows = opened_rows(config)
+    if config.pairs and not rows.manifest.plan.pairs:
+        raise DataError(f"{config.rows} were prepared without pairs = true, so there are no pairs: remove pairs")
     reader = Reader(vocabulary_of_rows(rows.manifest.plan, config.tokenizer), rows.manifest.plan.sources)
     base_positions = window_length(config, rows.row_length)
     numbers, finding = chosen_rows(config, rows, reader.vocabulary)
@@ -84,8 +88,11 @@ def resolved(config: InspectConfig) -> InspectConfig:
     run = Path(config.rows)
     if (run / CHECKPOINTS).is_dir():
         trained = read(PretrainConfig, [run / SETTINGS])
-        if config.seed is not None or config.masking:
-            raise ConfigError(f"{run} has masks of its own: remove seed and masking, or name its rows, {trained.rows}")
+        if config.seed is not None or config.masking or config.pairs:
+            raise ConfigError(
+                f"{run} has masks of its own: remove seed, masking, pairs and the pipeline file, or name its rows, "
+                f"{trained.rows}"
+            )
         return replace(config, rows=trained.rows, **masks_of(trained.recipe, trained.recipe.held_out, config.split))
     trained_seed = PretrainRecipe.__dataclass_fields__["seed"].default
     seed = HeldOut().mask_seed if config.split == "held_out" else trained_seed
@@ -166,7 +173,8 @@ def rows_with(text: str, rows: Rows | LooseRows, vocabulary: Vocabulary) -> Iter
     Upper and lower case count as equal, and so do all kinds of white space.
     """
     encoded = vocabulary.tokenizer.encode(text, add_special_tokens=False).ids
-    texts = [text] if vocabulary.special.unk in encoded else [text, decode(vocabulary, np.array(encoded))]
+    is_known = encoded and vocabulary.special.unk not in encoded
+    texts = [text, decode(vocabulary, np.array(encoded))] if is_known else [text]
     searched = {" ".join(one.split()).casefold() for one in texts}
     with Progress("search", len(rows), "row") as progress:
         for number in progress.over(range(len(rows))):
@@ -179,14 +187,18 @@ def readings_of(
     config: InspectConfig, rows: Rows, number: int, reader: Reader, base_positions: int
 ) -> Iterator[Reading]:
     """Yields a row under the masks of epochs, or a held-out row in views, as training and evaluation read it."""
-    vocabulary, seed, masking = reader.vocabulary, config.seed or 0, config.masking or Masking()
-    epochs = (0,) if config.split == "held_out" else config.epochs
-    masked = [mask_row(rows[number], vocabulary.maskable, masking, seed, epoch, number) for epoch in epochs]
+    special, seed, masking = reader.vocabulary.special, config.seed or 0, config.masking or Masking()
+    maskable = reader.vocabulary.maskable_in(masking.unit)
     if config.split == "train":
-        yield from (reader.read(f"epoch {epoch:,}", one) for epoch, one in zip(epochs, masked, strict=True))
+        pairing = Pairing(config.pairs, special) if config.pairs else None
+        for epoch in config.epochs:
+            row = pairing.pair(rows, number, seed, epoch) if pairing else rows[number]
+            kind = f", {PAIR_LABELS[row.label]}" if isinstance(row, PairedRow) else ""
+            yield reader.read(f"epoch {epoch:,}{kind}", mask_row(row, maskable, masking, seed, epoch, number))
         return
+    masked = mask_row(rows[number], maskable, masking, seed, 0, number)
     for view in config.views:
-        shown = viewer_of(view, base_positions, vocabulary.special)(masked[0])
+        shown = viewer_of(view, base_positions, special)(masked)
         for place, (one, _) in enumerate(shown):
             title = {"whole": "whole row", "cut": f"cut to {base_positions:,} tokens"}.get(view)
             yield reader.read(title or f"window {place + 1} of {len(shown)}", one, place * (base_positions - 2))

@@ -29,7 +29,7 @@ def with_guesses(
     for shown, name in models.items():
         loaded = load_model(model_or_best_checkpoint(name))
         check_rows_fit_model(rows, vocabulary_of_pretrained(loaded.tokenizer, name))
-        objective = MlmObjective(loaded.model)
+        objective = MlmObjective(loaded.model, isolates_documents=loaded.provenance.isolates_documents)
         print(*loaded.notes, sep="\n", end="\n" if loaded.notes else "")
         with inference(objective):
             for own in found.values():
@@ -47,7 +47,9 @@ def _guesses(
     masked, ids = reading.masked, original_ids(reading.masked)
     if not len(masked.selected):
         return
-    probabilities = objective.logits(collate([masked], reader.vocabulary.special.pad)).softmax(-1)
+    isolates = objective.isolates_documents
+    pad = None if isolates and objective.reads_packed_batches else reader.vocabulary.special.pad
+    probabilities = objective.logits(collate([masked], pad, isolates_documents=isolates)).softmax(-1)
     likeliest = probabilities.topk(min(num_guesses, probabilities.shape[-1]))
     for number, position in enumerate(masked.selected.tolist()):
         yield tuple(

@@ -101,7 +101,9 @@ class Reader:
         starts = row.document_starts.tolist()
         followings = [*starts[1:], len(row)]
         for start, following, number in zip(starts, followings, row.document_sources.tolist(), strict=True):
-            end = following - int(ids[following - 1] == self.vocabulary.special.sep)
+            end = following
+            while end > start and ids[end - 1] == self.vocabulary.special.sep:  # a window adds its own
+                end -= 1
             source, pieces = self.sources[number], list(self._pieces(masked, ids, range(start, end), offset))
             if pieces:  # else a window begins with a separator
                 name = source.name or name_of(source)

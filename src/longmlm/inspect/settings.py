@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
-from longmlm.settings.masking import HeldOut, Masking
+from longmlm.settings.masking import HeldOut, Masking, PairKind, kind_of
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.settings.tables import Table, Unused
@@ -13,10 +13,10 @@ RowView = Literal["whole", "cut", "windows"]
 
 
 def masks_of(recipe: PretrainRecipe, held_out: HeldOut, split: str) -> dict[str, Any]:
-    """Returns the seed and the settings of the masks that a split has in training, or in evaluation."""
+    """Returns the seed and the settings of the masks and pairs that a split has in training, or in evaluation."""
     if split == "held_out":
         return {"seed": held_out.mask_seed, "masking": held_out.masking}
-    return {"seed": recipe.seed, "masking": recipe.masking}
+    return {"seed": recipe.seed, "masking": recipe.masking, "pairs": kind_of(recipe.pairs)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,9 @@ class InspectConfig:
     """Seed of the masks; by default 42, as in training, or for held-out rows 1789, as in evaluation. A pipeline file
     or a run folder gives its own."""
     masking: Masking | None = None
+    pairs: PairKind | None = None
+    """Kind of the pairs of segments that training draws from the rows in each epoch, if it does. A pipeline file or a
+    run folder gives its own."""
     page: str | None = None
     """HTML file to write instead of printing the rows."""
 
@@ -64,8 +67,8 @@ class InspectConfig:
             raise ValueError("row and find both say which rows to show: set one of them")
         if self.find is not None and not self.find.strip():
             raise ValueError("find must be a text that is not blank")
-        if min(self.row, default=0) < 0 or not self.epochs or min(self.epochs) < 0 or not 0 <= (self.seed or 0) < 2**63:
-            raise ValueError("row, epochs and seed must be at least 0, and seed below 2 ** 63")
+        if not self.epochs or not all(0 <= number < 2**63 for number in (*self.row, *self.epochs, self.seed or 0)):
+            raise ValueError("row, epochs and seed must be at least 0 and below 2 ** 63")
         if self.max_rows < 1 or self.num_guesses < 1 or not self.views:
             raise ValueError("max_rows and num_guesses must be at least 1, and views must name at least one view")
         if len(set(self.model)) < len(self.model):
@@ -81,8 +84,9 @@ class InspectConfig:
         if self.row:
             yield ("max_rows",), "with row, which names the rows: remove it"
         if self.split == "held_out":
-            masks = ("masking.mask_patterns",) if self.masking else ()
-            yield ("epochs", *masks), "with split = held_out, whose rows have one mask each: remove it"
+            masks = ("masking.mask_patterns", "masking.unit") if self.masking else ()
+            reason = "with split = held_out, whose rows have one mask of single tokens each: remove it"
+            yield ("epochs", "pairs", *masks), reason
         if self.views == ("whole",):
             yield ("base",), "without views cut or windows: remove it"
         if not self.model:

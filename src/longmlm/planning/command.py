@@ -144,7 +144,8 @@ def _prepare(config: PlanConfig, corpus: CorpusSize, rows: RowsSize, vocabulary:
     recipe, runtime = config.prepare.recipe, config.prepare.runtime
     if rows.is_exact:
         return "prepare is done"
-    library = library_of(vocabulary.tokenizer) if vocabulary and runtime.encoder == "auto" else "tokenizers"
+    is_fast = vocabulary is not None and runtime.encoder == "auto" and recipe.words is None
+    library = library_of(vocabulary.tokenizer) if vocabulary and is_fast else "tokenizers"
     speed = PREPARED_TOKENS if library == "tokenizers" else PREPARED_TOKENS_FAST
     seconds, basis = rows.num_tokens / speed, f"an assumed {speed:,} tokens/s each with {library}"
     if recipe.sought != "keep":

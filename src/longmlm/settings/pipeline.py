@@ -95,8 +95,8 @@ class ResolvedPipeline(Pipeline):
 
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""
-        if self.prepare.recipe.packing == "doc-sentences":
-            reason = "with prepare.recipe.packing = doc-sentences, since every row has one document: remove it"
+        if (packing := self.prepare.recipe.packing) != "full-sentences":
+            reason = f"with prepare.recipe.packing = {packing}, since every row has one document: remove it"
             yield ("pretrain.recipe.isolate_documents",), reason
 
     @property
