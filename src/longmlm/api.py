@@ -16,7 +16,7 @@ example continues the previous one, with the model that longmlm ships; FacebookA
 import copy
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -267,8 +267,9 @@ def export(
     loaded = LoadedModel(model, copy.deepcopy(tokenizer), provenance=origin.provenance, carried=origin.carried)
     with new_folder(arguments.checked_path("folder", folder)) as partial_folder, torch.random.fork_rng(devices=()):
         write_stock(loaded, stored.weights, partial_folder, stored.max_shard_size)
-        if origin.provenance != Provenance():
-            artifact.write(partial_folder / Provenance.FILE, origin.provenance)
+        if (about := origin.provenance) != Provenance():
+            trained = about.trained and replace(about.trained, pairs=None, pair_accuracy=None)  # it has no pair head
+            artifact.write(partial_folder / Provenance.FILE, replace(about, trained=trained))
 
 
 def _base(model: Any, revision: Any) -> tuple[PreTrainedModel, ModelSource, Origin]:

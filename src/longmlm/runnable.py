@@ -121,7 +121,10 @@ def _check_pairs(
     check_architecture(described, model)
     extension = Extension.of(config.extend.recipe, ModelSource(name=model), 0) if config.extend else None
     check_reads_pairs(described, model, extension)
-    if names and not has_pair_head(described, names) and not config.pretrain.start.new_head:
+    has_pair, is_new = names is None or has_pair_head(described, names), config.pretrain.start.new_head
+    if names and has_pair and is_new and has_head(described, names):
+        raise ModelError(f"{model} has an MLM head and a pair head, so new_head has no effect: remove new_head")
+    if not has_pair and not is_new:
         raise ModelError(
             f"{model} has no pair head: take a checkpoint that has one, add the lines [pretrain.start] and new_head = "
             "true, to train a new one, or remove [pretrain.recipe.pairs]"

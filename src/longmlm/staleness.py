@@ -128,6 +128,7 @@ def _rows(recipe: PrepareRecipe, recorded: RowsPlan) -> Iterator[Pair]:
     from longmlm.data.engine import plan_rows  # imports datasets, which compare does not need to refuse settings
 
     plan = plan_rows(recipe, recorded.tokenizer_fingerprint, recorded)[0].plan
+    plan = replace(plan, segmenter=recorded.segmenter)  # an upgrade of its library asks for no new rows
     tokenizers = (ModelSource(name=one.tokenizer, sha256=one.tokenizer_sha256) for one in (recorded, plan))
     yield from pairs("recipe.", recorded.settings, plan.settings)
     yield _model("recipe.tokenizer", "another tokenizer", *tokenizers)

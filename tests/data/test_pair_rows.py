@@ -60,7 +60,12 @@ def test_rows_hold_every_sentence_of_a_document_in_order_and_are_closed_when_the
             assert row.sentence_starts[0] == 1 and len(row) <= row_length - 1
             if mode == "sentence-pair":
                 assert len(row.sentence_starts) <= 2
-            elif following is not None and not share and len(sentences_of(following)[0]) < capacity:
+            elif (
+                following is not None
+                and not share
+                and sentences_of(row)[0] in uncut
+                and sentences_of(following)[0] in uncut
+            ):
                 assert len(row) - 2 + len(sentences_of(following)[0]) > capacity
 
 

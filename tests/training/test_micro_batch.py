@@ -34,7 +34,7 @@ def chosen(train, monkeypatch, tmp_path, capsys):
         with monkeypatch.context() as patched:
             patched.setattr(micro_batch, "free_memory_bytes", lambda: free_bytes)
             frozen = stage.FrozenRows
-            patched.setattr(stage, "FrozenRows", lambda *inputs: evaluated.append(inputs[-1]) or frozen(*inputs))
+            patched.setattr(stage, "FrozenRows", lambda *inputs: evaluated.append(inputs[4]) or frozen(*inputs))
             capsys.readouterr()
             folder = train(replace(config, run=str(tmp_path / name)))
         printed = re.search(r"micro-batches of (\d+) rows? per process", capsys.readouterr().out)

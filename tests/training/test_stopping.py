@@ -56,9 +56,9 @@ def test_a_stop_signal_in_an_evaluation_abandons_it_and_the_resumed_run_makes_up
             os.kill(os.getpid(), signal.SIGTERM)
         return whole(row)
 
-    def counted(*inputs):
+    def counted(*inputs, **more):
         rows_at_passes.append(len(rows))
-        return collate(*inputs)
+        return collate(*inputs, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(run_evaluation, "whole", interrupted)

@@ -4,7 +4,7 @@ Of a row's n maskable tokens, k = max(1, round(fraction * n)) are selected:
 
 - token: those with the k smallest random numbers.
 - word: words in random order, each that still fits. With k = 4, words of 3 2 1 5 tokens in this order give 3 and 1.
-  Fewer than k are selected only if no other word fits; if every word has more than k, the shortest is selected.
+  Fewer than k are selected only if no other word fits; if every word has more than k, the first k of the shortest.
 - span: spans of 1 to 10 words, whose lengths have SpanBERT's distribution (Joshi et al. 2020: geometric, p = 0.2, of
   at most 10). They are placed at random on the words of the row, joined at its ends to a ring, so that each word is
   equally likely to be in one; they do not overlap, and may touch. Then spans are selected in random order; the last is
@@ -121,7 +121,7 @@ def _words(
     if not num_whole and not more:
         more = [int(order[np.argmin(sizes[order])])]
     words = np.sort(np.append(order[:num_whole], np.array(more, dtype=np.int64)))
-    return _consecutive(edges[words], sizes[words])
+    return _consecutive(edges[words], sizes[words])[:num_selected]
 
 
 def _spans(
@@ -139,7 +139,7 @@ def _spans(
             ends = np.minimum(ends, num_words)
             lengths = np.diff(ends, prepend=0)
         gaps = (uniform[num_spans:-1] * (num_words - ends[-1] + 1)).astype(np.int64)  # words outside spans before each
-        order = np.argsort(gaps, kind="stable")
+        order = np.argsort(uniform[num_spans:-1], kind="stable")  # that of the gaps, and random where these are equal
         in_order = lengths[order]
         begins = np.empty_like(gaps)
         begins[order] = gaps[order] + np.cumsum(in_order) - in_order

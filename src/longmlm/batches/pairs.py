@@ -5,7 +5,7 @@ most, row 0 has sentences of 4 3 2 5 tokens, and row 1, of another document, of 
 [SEP]; with row 0 split after its second sentence, A and B are
 
     in order     4 3    2 5         label 0
-    NSP, random  4 3    5 2 of 3    label 1: row 1 from its first sentence on, cut where 17 tokens are full
+    NSP, random  4 3    5           label 1: of row 1, the sentences that fit and are nearest to the 7 tokens of 2 5
     SOP, swapped 2 5    4 3         label 1
 
 The labels are those of transformers: next_sentence_label is 1 if B is random, sentence_order_label is 1 if A and B are
@@ -60,16 +60,33 @@ class Pairing:
         if sign % 2 and self.kind == "sop":
             return _joined(second, first, NEGATIVE)
         if sign % 2 and (other := _partner(rows, row, row_id, seed, epoch)):
-            begins = _sentence_starts(other)
-            begin, room = int(begins[start % len(begins)]), rows.row_length - len(first) - 1
-            return _joined(first, other.window(begin, min(begin + room, len(other) - 1), special), NEGATIVE)
+            begin, end = _random_segment(other, start, len(second) - 2, rows.row_length - len(first) - 1)
+            return _joined(first, other.window(begin, end, special), NEGATIVE)
         return _joined(first, second, IN_ORDER)
 
 
 def _partner(rows: Rows | LooseRows, row: Row, row_id: int, seed: int, epoch: int) -> Row | None:
-    """Returns the first of ten drawn rows that is of another document than the row; None if there is none."""
+    """Returns the first of ten drawn rows that is of another document and has several sentences; None if there is none.
+
+    A row of one sentence may be a part of a long one.
+    """
     drawn = (rows[word % len(rows)] for word in _words(seed, row_id, PARTNERS, epoch, NUM_PARTNERS))
-    return next((other for other in drawn if _document(other) != _document(row)), None)
+    differ = (other for other in drawn if _document(other) != _document(row))
+    return next((other for other in differ if len(_sentence_starts(other)) > 1), None)
+
+
+def _random_segment(other: Row, drawn: int, length: int, room: int) -> tuple[int, int]:
+    """Returns where a random B begins and ends in a row: whole sentences, as near to `length` tokens as possible.
+
+    Otherwise the label would follow from the length of B or from its last token. Only a first sentence of more than
+    `room` tokens is cut.
+    """
+    starts, last = _sentence_starts(other), len(other) - 1
+    begins = starts[starts + length <= last]
+    begin = int(begins[drawn % len(begins)]) if len(begins) else int(starts[0])
+    ends = np.append(starts[1:], last)
+    ends = ends[(begin < ends) & (ends <= begin + room)]
+    return begin, int(ends[np.abs(ends - begin - length).argmin()]) if len(ends) else begin + room
 
 
 def _joined(first: Row, second: Row, label: int) -> PairedRow:

@@ -156,5 +156,7 @@ def pack_document(row: OpenRow, document: TokenizedDocument, mode: PackingMode) 
             begin = end
         row.add(sentence.part(begin, length) if begin else sentence, length - begin, document, opens_document)
         opens_document = False
+        if begin and row.has_pairs:  # no segment of a pair begins within a sentence
+            yield row.close()
     if mode != "full-sentences" and row.length:
         yield row.close()

@@ -47,7 +47,7 @@ FALLBACK = re.compile("<0x([0-9A-F]{2})>")  # a byte of a character that is not 
 EACH_A_WORD = re.compile(f"[{UNSPACED}]")
 KATAKANA = re.compile("[\u30a1-\u30fa\u30fc-\u30fe\u31f0-\u31ff\uff66-\uff9f]+")
 Utf8Decoder = codecs.getincrementaldecoder("utf-8")
-TERM = re.compile(r"(\S{2,})(?:\s+(\d+))?(?:\s+([a-z]+))?")  # a line of a user dictionary of jieba
+TERM = re.compile(r"(\S{2,})(?:\s+(\d{1,18}))?(?:\s+([a-z]+))?")  # a line of a user dictionary of jieba
 
 
 class Kind(IntEnum):

@@ -82,7 +82,7 @@ def _description(task: Task, run: Run) -> dict[str, str]:
 
 
 def _duration(task: Task, run: Run, steps_left: int, seconds: float, tokens: int) -> str:
-    evaluated = task.evaluation.num_rows / task.batches.rows_per_step
+    evaluated = (2 if task.recipe.pairs else 1) * task.evaluation.num_rows / task.batches.rows_per_step
     hours = (steps_left + evaluations_as_steps(steps_left, run.runtime, evaluated)) * seconds / 3600
     return f"{seconds:.2f} s per step ({tokens / seconds:,.0f} tokens/s), about {hours:.1f} hours with evaluations"
 

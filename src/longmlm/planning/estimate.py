@@ -56,7 +56,7 @@ def training_plan(
     chosen = micro_batch_rows(fitting, share, row_length, work.has_gpu)
     if runtime.rows_per_micro_batch is not None:
         chosen = min(runtime.rows_per_micro_batch, share)
-    evaluated = min(rows.held_out_rows, recipe.held_out.max_rows or rows.held_out_rows)
+    evaluated = min(rows.held_out_rows, recipe.held_out.max_rows or rows.held_out_rows) * (2 if recipe.pairs else 1)
     num_steps, epochs = recipe.num_steps, recipe.num_steps * num_rows / rows.train_rows
     times = mixture.times_seen(num_steps * num_rows) if mixture else dict.fromkeys(rows.sources, epochs)
     tokens = {name: times[name] * num_tokens for name, (_, num_tokens) in rows.sources.items()}
@@ -84,6 +84,7 @@ def memory_bytes(cost: Cost, work: Work, num_rows: int) -> int:
 def evaluations_as_steps(num_steps: int, runtime: PretrainRuntime, size: float) -> float:
     """Returns how many steps take as long as the evaluations in `num_steps`, each of `size` global batches.
 
-    An evaluation only runs forward, a third of the work per token; a run makes two more than its interval gives.
+    An evaluation only runs forward, a third of the work per token; a run makes two more than its interval gives. With
+    pairs, it reads the held-out rows twice: count them so.
     """
     return (math.ceil(num_steps / runtime.evaluate_every_steps) + 2) * size / 3

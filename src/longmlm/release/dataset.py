@@ -71,6 +71,7 @@ def dataset_card(manifest: RowsManifest, publication: Publication, name: str) ->
     text = render(
         "dataset_card.md",
         manifest=manifest,
+        plan=manifest.plan,
         metadata=metadata,
         title=title,
         name=quoted(repository or name),

@@ -19,7 +19,8 @@ class Masking:
     random_share: float = 0.1
     """Share of the selected tokens to replace by a random token; the rest stay unchanged."""
     mask_patterns: int | None = None
-    """Number of masks that a row cycles through, one per epoch; 1 is static masking, the default is dynamic masking."""
+    """Number of masks that a row cycles through, one per epoch; 1 is static masking, the default is dynamic masking.
+    Pairs of segments are drawn anew in each epoch all the same."""
     unit: MaskingUnit = "token"
     """What is selected at random: single tokens, whole words, or spans of 1 to 10 words (3.8 on average), of which all
     tokens are replaced in the same way. Evaluation always selects single tokens."""

@@ -247,7 +247,7 @@ def absent_stages(base: Pipeline, given: Mapping[str, Any]) -> dict[str, str]:
         table_at(given, "pretrain", "recipe", "pairs")
     )  # the MLM head is extended
     if base.model is None or (table_at(given, "pretrain", "start").get("new_head") and not is_new_pair_head):
-        reasons["evaluate"] = "there is no base model with an MLM head to compare with"
+        reasons["evaluate"] = "there is no base model, or new_head says that it may have no MLM head to compare with"
     return reasons
 
 
