@@ -140,6 +140,13 @@ def test_a_dictionary_holds_a_repeated_text_once_and_slices_count_it_each_time(
     assert max(sizes) == pytest.approx(1_000_000, rel=0.02)
 
 
+def test_repeated_texts_at_the_start_do_not_stand_for_the_rest(tmp_path: Path) -> None:
+    texts = ["long " * 4_000] * 64 + [f"short {number}" for number in range(20_000)]
+    settings = written(tmp_path, "parquet", pa.table({"text": texts}))
+    sizes = [span.size for spans in plan_slices([Source(**settings)], 1_000_000) for span in spans]
+    assert sum(sizes) < 2 * sum(map(len, texts))
+
+
 def test_the_size_of_texts_that_do_not_repeat_is_that_in_the_file(tmp_path: Path) -> None:
     texts = [f"{number}. {TEXTS[0] * (40 if number < 40 else 1)}" for number in range(2_000)]
     settings = written(tmp_path, "parquet", pa.table({"text": texts}))

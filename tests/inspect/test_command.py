@@ -12,11 +12,12 @@ from transformers import BertTokenizer
 
 from longmlm.artifacts.artifact import present, to_toml
 from longmlm.batches.masking import mask_row
+from longmlm.batches.pairs import Pairing
 from longmlm.config import parse
 from longmlm.data.row import LooseRows, Row
 from longmlm.data.rows import Rows, open_rows
-from longmlm.data.vocabulary import decode, vocabulary_of_pretrained
-from longmlm.inspect.command import rows_with
+from longmlm.data.vocabulary import decode, load_vocabulary, vocabulary_of_pretrained
+from longmlm.inspect.command import PAIR_LABELS, rows_with
 from longmlm.inspect.drawing import PAGE_HEADER, rows_text
 from longmlm.inspect.reading import Reader
 from longmlm.inspect.settings import InspectConfig
@@ -25,7 +26,7 @@ from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Start
 from tests.support.families import NUM_POSITIONS
 from tests.support.hub import Hub
 from tests.support.hub_rows import NAME
-from tests.support.tiny import LONG_POSITIONS, PIPELINE, World
+from tests.support.tiny import LONG_POSITIONS, PIPELINE, World, tiny_rows
 
 MASKING = Masking(selected_fraction=0.4, masked_share=0.5)
 RECIPE = PretrainRecipe(num_steps=2, batch_tokens=100, learning_rate=1e-4, seed=7, masking=MASKING)
@@ -43,7 +44,8 @@ def expected(vocabulary):
     def text(rows: Rows, numbers: list[int], seed: int, masking: Masking, epochs: tuple[int, ...] = (0,)) -> str:
         reader, titled = Reader(vocabulary, rows.manifest.plan.sources), {}
         for number in numbers:
-            masked = [mask_row(rows[number], vocabulary.maskable, masking, seed, epoch, number) for epoch in epochs]
+            maskable = vocabulary.maskable_in(masking.unit)
+            masked = [mask_row(rows[number], maskable, masking, seed, epoch, number) for epoch in epochs]
             names = [f"epoch {epoch}" for epoch in epochs] if rows.split == "train" else ["whole row"]
             title = f"row {number}: {len(rows[number])} tokens, 1 document"
             titled[title] = [reader.read(name, one) for name, one in zip(names, masked, strict=True)]
@@ -63,6 +65,27 @@ def test_the_first_rows_are_shown_under_the_masks_of_training(
 def test_rows_and_epochs_are_chosen_by_number(world: World, training: Rows, inspected, expected) -> None:
     _, _, text = inspected(world.rows, "--row", 17, 3, 17, "--epochs", 0, 5, "--seed", 1).partition("\n")
     assert text == expected(training, [17, 3], 1, Masking(), (0, 5))
+
+
+@pytest.mark.parametrize("unit", ["word", "span"])
+def test_words_and_spans_are_selected_as_in_training(
+    world: World, training: Rows, inspected, expected, refused, unit: str
+) -> None:
+    _, _, text = inspected(world.rows, "--row", 3, "--epochs", 2, "--masking.unit", unit).partition("\n")
+    assert text == expected(training, [3], 42, Masking(unit=unit), (2,))
+    assert "one mask of single tokens" in refused(world.rows, "--split", "held_out", "--masking.unit", unit)
+
+
+def test_pairs_are_those_of_training(world: World, inspected, refused, tmp_path) -> None:
+    paired = tiny_rows(tmp_path / "paired", world.base, packing="doc-sentences", pairs=True)
+    rows = open_rows(paired, "train")
+    number = next(number for number in range(len(rows)) if len(rows[number].sentence_starts) > 1)
+    special = load_vocabulary(str(world.base)).special
+    labels = [Pairing("sop", special).pair(rows, number, 42, epoch).label for epoch in range(8)]
+    shown = inspected(paired, "--row", number, "--pairs", "sop", "--epochs", *range(8))
+    assert re.findall(r"^epoch \d, (.*?):", shown, re.MULTILINE) == [PAIR_LABELS[label] for label in labels]
+    assert {*labels} == {0, 1}
+    assert "without pairs = true" in refused(world.rows, "--pairs", "nsp")
 
 
 def test_held_out_rows_have_the_frozen_masks(world: World, rows: Rows, inspected, expected) -> None:

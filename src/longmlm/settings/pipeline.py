@@ -243,11 +243,11 @@ def absent_stages(base: Pipeline, given: Mapping[str, Any]) -> dict[str, str]:
     reasons = {}
     if not (base.extension or _adds_tokens(given)):
         reasons["extend"] = "extension = false, and no add_tokens"
-    is_new_pair_head = base.extension and bool(
-        table_at(given, "pretrain", "recipe", "pairs")
-    )  # the MLM head is extended
-    if base.model is None or (table_at(given, "pretrain", "start").get("new_head") and not is_new_pair_head):
-        reasons["evaluate"] = "there is no base model, or new_head says that it may have no MLM head to compare with"
+    has_pairs = bool(table_at(given, "pretrain", "recipe", "pairs"))
+    if base.model is None:
+        reasons["evaluate"] = "there is no base model to compare with"
+    elif table_at(given, "pretrain", "start").get("new_head") and not (base.extension and has_pairs):
+        reasons["evaluate"] = "new_head is set, so there may be no base model with an MLM head to compare with"
     return reasons
 
 
