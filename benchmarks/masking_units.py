@@ -1,6 +1,6 @@
 """Masking by tokens, words and spans: million tokens per second of processor time, on rows of 1536 tokens of text.
 
-The last line has, besides, `aims`: the figure that each unit should reach on one core. Rows of Chinese, for example:
+The last line also has `aims`, the speed that each unit should reach on one core. Rows of Chinese, for example:
 
     python benchmarks/masking_units.py --tokenizer FOLDER --text FILE.jsonl --language zh
 

@@ -36,7 +36,9 @@ WHITE |= {"fr": "l’été nai\u0308ve", "el": "Ελληνικά γράμματ�
 WHITE |= {"fa": "می\u200cخواهم بروم", "hi": "हिन्दी में लिखा है।", "ko": "한국어 문장입니다."}
 TEXTS = {code: WHITE.get(code, found.replace("|", "")) for code, found in LANGUAGES.items()}
 ALPHABET = sorted({character for text in TEXTS.values() for character in text if not character.isspace()})
-BYTES_TELL = re.compile("[\u0410-\u044f\u3400-\u9fff\uac00-\ud7a3]")  # characters whose first byte tells their kind
+FIRST_BYTE_IS_ENOUGH = re.compile(
+    "[\u0410-\u044f\u3400-\u9fff\uac00-\ud7a3]"
+)  # characters whose first byte determines their kind
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -72,9 +74,9 @@ def unigram() -> Tokenizer:
 
 
 def metaspace_bpe() -> Tokenizer:
-    """Returns a tokenizer like that of mmBERT: U+2581 from the normalizer, and bytes of characters that it lacks."""
+    """Returns a tokenizer like that of mmBERT: U+2581 from the normalizer, and bytes for characters that are not in the vocabulary."""
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
-    known = [character for character in ALPHABET if not BYTES_TELL.match(character)]
+    known = [character for character in ALPHABET if not FIRST_BYTE_IS_ENOUGH.match(character)]
     pieces = {piece: at for at, piece in enumerate([*SPECIAL, *byte_tokens, "▁", *known])}
     tokenizer = Tokenizer(models.BPE(pieces, [], byte_fallback=True, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")

@@ -22,7 +22,7 @@ class SpecialTokens:
 
 @dataclass(frozen=True, slots=True)
 class WordTable:
-    """What each token tells about words, by the kinds of its first and its last character (see data/words.py).
+    """Whether a word starts at a token, by the kinds of its first and its last character (see data/words.py).
 
     `last` has one bit, that of the last character's kind, or none if the token goes on with the character before it. A
     word starts at a token if `starts_after` has the bit of the last character before it.

@@ -55,7 +55,7 @@ def first_row(rows: Mapping[str, Sequence[Reading]]) -> Row:
 
 
 def _marks(row: Row) -> list[Piece]:
-    """Returns the legend of what such rows know besides documents."""
+    """Returns the legend of what such rows record in addition to documents."""
     sentence, word = (Piece(0, "  ", f"a {kind} begins", opens=kind) for kind in ("sentence", "word"))
     return [*([] if row.sentence_starts is None else [sentence]), *([] if row.is_word_start is None else [word])]
 
