@@ -74,7 +74,7 @@ def unigram() -> Tokenizer:
 
 
 def metaspace_bpe() -> Tokenizer:
-    """Returns a tokenizer like that of mmBERT: U+2581 from the normalizer, and bytes for characters that are not in the vocabulary."""
+    """Returns a tokenizer like that of mmBERT: U+2581 from the normalizer, and bytes for unknown characters."""
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
     known = [character for character in ALPHABET if not FIRST_BYTE_IS_ENOUGH.match(character)]
     pieces = {piece: at for at, piece in enumerate([*SPECIAL, *byte_tokens, "▁", *known])}

@@ -1,4 +1,4 @@
-"""Training on pairs: resumes exactly, is measured separately, is stored as stock models, and is refused with a remedy."""
+"""Training on pairs: resumes exactly, is measured separately, saves stock models, and is refused with a remedy."""
 
 import json
 import shutil
