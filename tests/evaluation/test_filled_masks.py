@@ -18,7 +18,6 @@ from longmlm.model.mlm import MlmObjective
 from longmlm.settings.masking import HeldOut, Masking
 from tests.support.tiny import LONG_POSITIONS, World
 
-CPU = torch.device("cpu")
 NUM_EXAMPLES = 6
 both_families = pytest.mark.parametrize("world", [("roberta", 1), ("bert", 0)], indirect=True, ids=["roberta", "bert"])
 
@@ -48,7 +47,7 @@ def test_no_space_is_shown_that_the_text_does_not_have(decoder: object, decoded:
 @pytest.fixture(scope="module")
 def filled(world: World, frozen: FrozenRows, tokenizer) -> list[FilledMask]:
     objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained))
-    found = filled_masks(objective, tokenizer, frozen, NUM_EXAMPLES, CPU)
+    found = filled_masks(objective, tokenizer, frozen, NUM_EXAMPLES)
     assert len(found) == NUM_EXAMPLES
     return found
 
@@ -99,18 +98,18 @@ def test_context_and_truth_are_running_text(frozen: FrozenRows, tokenizer, fille
 def test_a_guess_that_is_right_is_the_truth_to_the_letter(world: World, frozen: FrozenRows, tokenizer) -> None:
     """The model of this test answers the truth of the first example everywhere."""
     model = AutoModelForMaskedLM.from_pretrained(world.trained)
-    (first,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1, CPU)
+    (first,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1)
     answer = int(frozen.rows[first.row_id].input_ids[first.position])
     with torch.no_grad():
         model.get_output_embeddings().bias[answer] = 1_000.0
-    (example,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1, CPU)
+    (example,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1)
     assert example.guesses[0] == (example.truth, pytest.approx(1.0))
 
 
 @pytest.mark.parametrize("is_training", [True, False])
 def test_training_mode_is_restored(world: World, frozen: FrozenRows, tokenizer, is_training: bool) -> None:
     objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained)).train(is_training)
-    one, two = (filled_masks(objective, tokenizer, frozen, 2, CPU) for _ in range(2))
+    one, two = (filled_masks(objective, tokenizer, frozen, 2) for _ in range(2))
     assert one == two != []
     assert objective.training is objective.model.training is is_training
 
@@ -118,6 +117,6 @@ def test_training_mode_is_restored(world: World, frozen: FrozenRows, tokenizer, 
 def test_rows_without_a_mask_token_give_no_example(world: World, frozen: FrozenRows, tokenizer) -> None:
     shown = replace(frozen, settings=HeldOut(masking=Masking(masked_share=0.0, random_share=0.0)))
     model = AutoModelForMaskedLM.from_pretrained(world.trained)
-    assert filled_masks(MlmObjective(model), tokenizer, shown, 3, CPU) == []
+    assert filled_masks(MlmObjective(model), tokenizer, shown, 3) == []
     few = replace(frozen, settings=HeldOut(max_rows=2))
-    assert len(filled_masks(MlmObjective(model), tokenizer, few, 5, CPU)) <= 2
+    assert len(filled_masks(MlmObjective(model), tokenizer, few, 5)) <= 2

@@ -77,7 +77,7 @@ def test_no_tensor_holds_logits_of_tokens_that_are_not_selected(
     assert max(math.prod(shape) // num_words for shape in logits) == most_selected
     with Shapes() as found:
         tokenizer = AutoTokenizer.from_pretrained(world.trained)
-        assert filled_masks(objective, tokenizer, frozen, 4, torch.device("cpu"))
+        assert filled_masks(objective, tokenizer, frozen, 4)
     logits = [shape for shape in found.shapes if num_words in shape and shape not in parameters]
     assert {math.prod(shape) // num_words for shape in logits} == {1}
 

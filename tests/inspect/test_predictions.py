@@ -1,7 +1,6 @@
 """Predictions are those that evaluation measures and shows."""
 
 import pytest
-import torch
 from accelerate import Accelerator
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -32,7 +31,7 @@ def readings_of(frozen: FrozenRows, reader: Reader, view: Viewer) -> dict[int, l
 
 def test_predictions_are_those_of_filled_masks(world: World, rows: Rows, frozen: FrozenRows, reader: Reader) -> None:
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(world.long), AutoTokenizer.from_pretrained(world.long)
-    filled = filled_masks(MlmObjective(model), tokenizer, frozen, 6, torch.device("cpu"))
+    filled = filled_masks(MlmObjective(model), tokenizer, frozen, 6)
     whole = viewer_of("whole", LONG_POSITIONS, frozen.special)
     readings = with_guesses(readings_of(frozen, reader, whole), {"long": str(world.long)}, NUM_GUESSES, rows, reader)
     assert len(filled) > 2

@@ -82,7 +82,7 @@ def compare(
     if base_positions < row_length:  # else it may be a model whose new head was trained
         check_predicts(found["base_cut"].measured.whole, frozen, cut_row, sources.base)
     pairs = measure_pairs(long[-1], frozen, accelerator, "evaluate") if frozen.pairs else None
-    examples = filled_masks(long[-1], models[-1].tokenizer, frozen, NUM_EXAMPLES, accelerator.device)
+    examples = filled_masks(long[-1], models[-1].tokenizer, frozen, NUM_EXAMPLES)
     return Evaluation(
         row_length=row_length,
         base_positions=base_positions,

@@ -5,17 +5,15 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
-import torch
 from jaxtyping import Int64
 from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts.accuracy import FilledMask
-from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.row import SpecialTokens
 from longmlm.data.vocabulary import as_written, continuation
 from longmlm.evaluation.frozen import FrozenRows
-from longmlm.evaluation.measure import inference
+from longmlm.evaluation.measure import inference, row_logits
 from longmlm.model.mlm import MlmObjective
 
 LATE = 0.9
@@ -26,11 +24,7 @@ LONGEST_WORD = 20
 
 
 def filled_masks(
-    objective: MlmObjective,
-    tokenizer: PreTrainedTokenizerBase,
-    frozen: FrozenRows,
-    num_examples: int,
-    device: torch.device,
+    objective: MlmObjective, tokenizer: PreTrainedTokenizerBase, frozen: FrozenRows, num_examples: int
 ) -> list[FilledMask]:
     """Returns the model's predictions at the last masked position of nearly full rows, evenly spread over all rows.
 
@@ -41,9 +35,7 @@ def filled_masks(
         for row_id, masked, position in _late_masks(frozen, num_examples):
             tokens = frozen.rows[row_id].input_ids
             row = MaskedRow(masked.row, np.array([position]), tokens[[position]])
-            isolates = objective.isolates_documents
-            pad = None if isolates and objective.reads_packed_batches else frozen.special.pad
-            logits = objective.logits(collate([row], pad, isolates_documents=isolates).to(device))[0]
+            logits = row_logits(objective, row, frozen.special.pad)[0]
             probabilities, guesses = logits.softmax(-1).topk(NUM_GUESSES)
             before, after = _context(tokens, position, frozen.special)
             true_id = int(tokens[position])

@@ -194,6 +194,14 @@ def _predicted_pairs(
     return found
 
 
+def row_logits(objective: MlmObjective, masked: MaskedRow, pad: int) -> Float[Tensor, "selected vocabulary"]:
+    """Returns the fp32 logits at the selected positions of a row, with isolated documents if the model has them."""
+    isolates = objective.isolates_documents
+    is_packed = isolates and objective.reads_packed_batches  # else not, since a single row has no padding
+    batch = collate([masked], None if is_packed else pad, isolates_documents=isolates)
+    return objective.logits(batch.to(objective.model.device))
+
+
 @contextmanager
 def inference(objective: MlmObjective) -> Iterator[None]:
     """Turns gradients and dropout off and, on a CPU in bf16, packs rows, until the block ends."""

@@ -74,8 +74,7 @@ class RunEvaluation:
         if self.frozen.pairs:
             pairs = measure_pairs(self.objective, self.frozen, self.accelerator, "evaluate", between_rows)
         if self.num_examples:  # on every rank, because a partitioned model needs all of them
-            device = self.accelerator.device
-            examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, device)
+            examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples)
         return replace(measured, positions=()), pairs, tuple(examples)
 
     def is_over(self, state: TrainState) -> bool:

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from longmlm.batches.collate import collate
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
-from longmlm.evaluation.measure import inference
+from longmlm.evaluation.measure import inference, row_logits
 from longmlm.inspect.reading import Guess, Reader, Reading, original_ids
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
@@ -47,9 +46,7 @@ def _guesses(
     masked, ids = reading.masked, original_ids(reading.masked)
     if not len(masked.selected):
         return
-    isolates = objective.isolates_documents
-    pad = None if isolates and objective.reads_packed_batches else reader.vocabulary.special.pad
-    probabilities = objective.logits(collate([masked], pad, isolates_documents=isolates)).softmax(-1)
+    probabilities = row_logits(objective, masked, reader.vocabulary.special.pad).softmax(-1)
     likeliest = probabilities.topk(min(num_guesses, probabilities.shape[-1]))
     for number, position in enumerate(masked.selected.tolist()):
         yield tuple(
