@@ -64,7 +64,7 @@ def spans_of(row: Row, row_id: int, fraction: float) -> list[list[int]]:
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masking_module, "_spans", recorded)
+        patch.setattr(masking_module, "_select_spans", recorded)
         result = masked(row, "span", row_id, selected_fraction=fraction)
     opens = found[0][1]  # mask_row marks those after a gap in place
     return [part.tolist() for part in np.split(result.selected, np.flatnonzero(opens)[1:])]

@@ -153,7 +153,7 @@ def test_kinds_of_characters_decide_in_any_text(by_character: Vocabulary, text: 
     encoded = by_character.tokenizer.encode(text, add_special_tokens=False)
     starts = word_table(by_character).starts(np.array([by_character.special.cls, *encoded.ids]))[1:]
     begins = {offset for (offset, _), is_start in zip(encoded.offsets, starts, strict=True) if is_start}
-    kinds, before = [words.kind_of(character) for character in text], words.Kind.END
+    kinds, before = [words.character_kind(character) for character in text], words.Kind.END
     for at, kind in enumerate(kinds):
         goes_on = before == words.Kind.SPACE or kind == before < words.Kind.EACH
         goes_on |= kind == words.Kind.JOINED and before != words.Kind.END

@@ -56,9 +56,9 @@ def mask_row(row: Row, vocabulary: Maskable, masking: Masking, seed: int, epoch:
     if masking.unit == "token" or not num_selected:
         selected = maskable[_smallest(philox.random_raw(len(maskable)), num_selected)]
     elif masking.unit == "word":
-        selected = maskable[_words(_word_edges(row, vocabulary, maskable), num_selected, philox)]
+        selected = maskable[_select_words(_word_edges(row, vocabulary, maskable), num_selected, philox)]
     else:
-        chosen, opens_span = _spans(_word_edges(row, vocabulary, maskable), num_selected, philox)
+        chosen, opens_span = _select_spans(_word_edges(row, vocabulary, maskable), num_selected, philox)
         selected = maskable[chosen]
         opens_span[0] = True  # also of a span that goes on from the end of the row
         opens_span[1:] |= selected[1:] - selected[:-1] > 1
@@ -98,7 +98,7 @@ def _word_edges(
     return np.flatnonzero(is_edge)
 
 
-def _words(
+def _select_words(
     edges: Int64[np.ndarray, " edges"], num_selected: int, philox: np.random.Philox
 ) -> Int64[np.ndarray, " selected"]:
     """Returns the tokens of whole words, in increasing order."""
@@ -124,7 +124,7 @@ def _words(
     return _consecutive(edges[words], sizes[words])[:num_selected]
 
 
-def _spans(
+def _select_spans(
     edges: Int64[np.ndarray, " edges"], num_selected: int, philox: np.random.Philox
 ) -> tuple[Int64[np.ndarray, " selected"], Bool[np.ndarray, " selected"]]:
     """Returns the tokens of spans, in increasing order, and whether a span starts at each."""

@@ -24,7 +24,7 @@ from longmlm.settings.masking import PairKind
 
 NO_PAIR = -100  # the label that transformers ignores
 IN_ORDER, NEGATIVE = 0, 1
-PAIRS, PARTNERS = 1, 2  # words of the counter; masks have 0
+PAIR_STREAM, PARTNER_STREAM = 1, 2  # a word of Philox's counter; masks have 0
 NUM_PARTNERS = 10
 DOCUMENT_COLUMNS = ("document_starts", "document_sources", "document_hashes")
 
@@ -54,7 +54,7 @@ class Pairing:
         starts = _sentence_starts(row)
         if len(starts) == 1:
             return PairedRow(**_columns(row), second_start=len(row), label=NO_PAIR)
-        split, sign, start = _words(seed, row_id, PAIRS, epoch, 3)
+        split, sign, start = _random_integers(seed, row_id, PAIR_STREAM, epoch, 3)
         border = int(starts[1 + split % (len(starts) - 1)])
         first, second = row.window(1, border, special), row.window(border, len(row) - 1, special)
         if sign % 2 and self.kind == "sop":
@@ -70,7 +70,7 @@ def _partner(rows: Rows | LooseRows, row: Row, row_id: int, seed: int, epoch: in
 
     A row of one sentence may be a part of a long one.
     """
-    drawn = (rows[word % len(rows)] for word in _words(seed, row_id, PARTNERS, epoch, NUM_PARTNERS))
+    drawn = (rows[number % len(rows)] for number in _random_integers(seed, row_id, PARTNER_STREAM, epoch, NUM_PARTNERS))
     differ = (other for other in drawn if _document(other) != _document(row))
     return next((other for other in differ if len(_sentence_starts(other)) > 1), None)
 
@@ -119,7 +119,7 @@ def _sentence_starts(row: Row) -> Integer[np.ndarray, " sentences"]:
     return row.sentence_starts
 
 
-def _words(seed: int, row_id: int, drawn: int, epoch: int, count: int) -> list[int]:
+def _random_integers(seed: int, row_id: int, drawn: int, epoch: int, count: int) -> list[int]:
     """Returns random numbers of 53 bits; `drawn` is the word of the counter that says what they are for."""
     key, counter = np.array([seed, row_id], np.uint64), np.array([0, 0, drawn, epoch], np.uint64)
     return [int(word) >> 11 for word in np.random.Philox(key=key, counter=counter).random_raw(count)]

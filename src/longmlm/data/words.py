@@ -70,7 +70,7 @@ STARTS_AFTER |= {Kind.JOINED: BITS[Kind.END], Kind.SPACE: 0xFF, Kind.EACH: NOT_A
 
 
 @cache
-def kind_of(character: str) -> Kind:
+def character_kind(character: str) -> Kind:
     """Returns the kind of a character."""
     category = unicodedata.category(character)
     if character.isspace():
@@ -92,14 +92,14 @@ def _kind_of_prefix(content: bytes) -> Kind:
     missing = 1 + (content[0] >= 0xE0) + (content[0] >= 0xF0) - len(content[1:])  # noqa: PLR2004
     tails = product(CONTINUATION_BYTES[:: 4 ** (missing - 1)], repeat=missing)
     characters = (character for tail in tails for character in (content + bytes(tail)).decode(errors="ignore"))
-    kinds = Counter(kind_of(one) for one in characters if unicodedata.category(one) not in ("Cn", "Co"))
+    kinds = Counter(character_kind(one) for one in characters if unicodedata.category(one) not in ("Cn", "Co"))
     return max(kinds, key=lambda kind: kinds[kind], default=Kind.MARK)
 
 
 def kinds_of(content: bytes) -> tuple[Kind, Kind]:
     """Returns the kinds of a token's first and last character, which may both be incomplete."""
     whole, decoder = content.lstrip(bytes(CONTINUATION_BYTES)), Utf8Decoder("replace")
-    kinds = [*map(kind_of, decoder.decode(whole))]
+    kinds = [*map(character_kind, decoder.decode(whole))]
     if rest := decoder.getstate()[0]:
         kinds.append(_kind_of_prefix(rest))
     last = next((kind for kind in reversed(kinds) if kind), Kind.JOINED)

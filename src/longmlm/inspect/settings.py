@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
-from longmlm.settings.masking import HeldOut, Masking, PairKind, kind_of
+from longmlm.settings.masking import HeldOut, Masking, PairKind, pair_kind
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.settings.tables import Table, Unused
@@ -16,7 +16,7 @@ def masks_of(recipe: PretrainRecipe, held_out: HeldOut, split: str) -> dict[str,
     """Returns the seed and the settings of the masks and pairs that a split has in training, or in evaluation."""
     if split == "held_out":
         return {"seed": held_out.mask_seed, "masking": held_out.masking}
-    return {"seed": recipe.seed, "masking": recipe.masking, "pairs": kind_of(recipe.pairs)}
+    return {"seed": recipe.seed, "masking": recipe.masking, "pairs": pair_kind(recipe.pairs)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ class Pairs:
     have changed places (ALBERT)."""
 
 
-def kind_of(pairs: Pairs | None) -> PairKind | None:
+def pair_kind(pairs: Pairs | None) -> PairKind | None:
     """Returns the kind of pairs; None without pairs."""
     return None if pairs is None else pairs.kind
 

@@ -41,7 +41,7 @@ from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_r
 from longmlm.runtime.launch import launch, resolved_precision, seed_process, shut_down
 from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
-from longmlm.settings.masking import kind_of
+from longmlm.settings.masking import pair_kind
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import check_room, run_precision
@@ -193,7 +193,7 @@ def run_evaluation(
         raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
     held_out, objective = open_named_rows(config.rows, "held_out", verified=False), run.backend.objective
     masks = (config.recipe.held_out, vocabulary.maskable, vocabulary.special)
-    frozen = FrozenRows(held_out, *masks, rows_per_evaluation_batch(run), kind_of(config.recipe.pairs))
+    frozen = FrozenRows(held_out, *masks, rows_per_evaluation_batch(run), pair_kind(config.recipe.pairs))
     if attention_name(objective.encoder) == ATTENTION_NAME and run.accelerator.device.type != "cpu":
         for note in check_packed_attention(objective, frozen):
             run.accelerator.print(note)

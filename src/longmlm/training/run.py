@@ -15,7 +15,7 @@ from longmlm.data.rows import Rows
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.model.carried import Carried
 from longmlm.model.cost import Cost
-from longmlm.settings.masking import kind_of
+from longmlm.settings.masking import pair_kind
 from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe, PretrainRuntime
 from longmlm.training.backend import Backend
 
@@ -67,7 +67,7 @@ def training_record(recipe: PretrainRecipe, rows: Rows, rows_name: str, precisio
         files_sha256=tuple(file.sha256 for source in sources for file in source.files),
         dataset_commits=tuple(source.commit for source in sources if source.commit),
         isolate_documents=recipe.isolate_documents,
-        pairs=kind_of(recipe.pairs),
+        pairs=pair_kind(recipe.pairs),
     )
 
 
