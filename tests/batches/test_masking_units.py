@@ -57,7 +57,7 @@ def masked(row: Row, unit: MaskingUnit, row_id: int = 0, epoch: int = 0, **more:
 def spans_of(row: Row, row_id: int, fraction: float) -> list[list[int]]:
     """Returns the positions of each span: all of them are shown unchanged or all as mask tokens, so draws are seen."""
     found: list[tuple[np.ndarray, np.ndarray]] = []
-    original = masking_module._spans
+    original = masking_module._select_spans
 
     def recorded(*arguments: object) -> tuple[np.ndarray, np.ndarray]:
         found.append(original(*arguments))
