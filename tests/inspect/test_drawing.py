@@ -49,12 +49,14 @@ def test_colours_and_brackets_show_the_same(drawn: Rows) -> None:
     for code, (opening, closing) in {"30;43": "[]", "30;45": "{}", "30;46": "<>"}.items():
         replaced = re.sub(rf"\x1b\[{code}m(.*?)\x1b\[0m", rf"{opening}\1{closing}", replaced)
     assert replaced == plain
-    fates = [token.fate for reading in drawn["row 0"] for token in reading.selected]
+    outcomes = [token.outcome for reading in drawn["row 0"] for token in reading.selected]
     counts = {
-        fate: len(re.findall(rf"\x1b\[{code}m", coloured)) - 1
-        for fate, code in (("masked", "30;43"), ("random", "30;45"))
+        outcome: len(re.findall(rf"\x1b\[{code}m", coloured)) - 1
+        for outcome, code in (("masked", "30;43"), ("random", "30;45"))
     }
-    assert counts == {fate: fates.count(fate) for fate in counts} and all(counts.values())  # one of each is the legend
+    assert counts == {outcome: outcomes.count(outcome) for outcome in counts} and all(
+        counts.values()
+    )  # one of each is the legend
     assert plain.count("── novels, tokens 1 to") == plain.count("── laws, tokens ") == 2
 
 
@@ -112,8 +114,8 @@ def test_a_page_has_direction_and_language_and_epochs_side_by_side(drawn: Rows) 
     assert page.startswith(PAGE_HEADER)
     assert page.count('dir="auto" lang="en"') == page.count('dir="auto" lang="ar"') == 2
     assert page.count("<article>") == 2 and page.count('class="readings"') == 1
-    kinds = [name for name in ("masked", "random", "kept") if f'<mark class="{name}">' in page]
-    assert kinds == ["masked", "random", "kept"]
+    kinds = [name for name in ("masked", "random", "unchanged") if f'<mark class="{name}">' in page]
+    assert kinds == ["masked", "random", "unchanged"]
     right = sum(guess.is_right for one in drawn["row 0"] for own in one.guesses["long"] for guess in own)
     assert page.count('class="guess right"') == right > 3
     assert page.count("<details>") == 2  # closed, since there are two readings

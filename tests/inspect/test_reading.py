@@ -53,8 +53,8 @@ def test_any_text_is_shown_and_no_character_is_cut(texts: list[str], row, reader
         assert shown[start].split() == text.split() or "\ufffd" in text
     kept = reader.read("", masked)
     pieces = [piece for part in kept.parts for piece in part.pieces]
-    assert {piece.fate for piece in pieces} <= {"plain", "kept"}
-    assert any(piece.fate == "kept" for piece in pieces) == bool(kept.selected)
+    assert {piece.outcome for piece in pieces} <= {"plain", "unchanged"}
+    assert any(piece.outcome == "unchanged" for piece in pieces) == bool(kept.selected)
 
 
 def test_wordpieces_and_characters_without_spaces_are_joined(tmp_path) -> None:
@@ -74,21 +74,23 @@ def test_masking_shows_at_the_selected_tokens_alone(rows: Rows, reader: Reader, 
         assert [token.position for token in reading.selected] == masked.selected.tolist()
         for token, label in zip(reading.selected, masked.labels, strict=True):
             seen = masked.row.input_ids[token.position]
-            expected = "masked" if seen == vocabulary.special.mask else "kept" if seen == label else "random"
-            assert token.fate == expected
+            expected = "masked" if seen == vocabulary.special.mask else "unchanged" if seen == label else "random"
+            assert token.outcome == expected
             assert bool(token.shown) == (expected == "random")
             found.add(expected)
-        pieces = {piece.position: piece for part in reading.parts for piece in part.pieces if piece.fate != "plain"}
+        pieces = {piece.position: piece for part in reading.parts for piece in part.pieces if piece.outcome != "plain"}
         whole = [token for token in reading.selected if token.position in pieces]
         assert len(whole) > 0.8 * len(reading.selected)  # the others share a character with another token
-        assert all(pieces[token.position].fate == token.fate for token in whole)
-        shares = [f"{count} {fate}" for fate in ("masked", "random", "kept") if (count := _count(reading, fate))]
+        assert all(pieces[token.position].outcome == token.outcome for token in whole)
+        shares = [
+            f"{count} {outcome}" for outcome in ("masked", "random", "unchanged") if (count := _count(reading, outcome))
+        ]
         assert reading.summary == f"{counted(len(reading.selected), 'token')} selected ({', '.join(shares)})"
-    assert found == {"masked", "random", "kept"}
+    assert found == {"masked", "random", "unchanged"}
 
 
-def _count(reading, fate: str) -> int:
-    return sum(token.fate == fate for token in reading.selected)
+def _count(reading, outcome: str) -> int:
+    return sum(token.outcome == outcome for token in reading.selected)
 
 
 def test_selected_white_space_is_shown_as_a_symbol_and_still_ends_the_line(row, reader: Reader, vocabulary) -> None:
@@ -99,7 +101,7 @@ def test_selected_white_space_is_shown_as_a_symbol_and_still_ends_the_line(row, 
     masked = MaskedRow(packed.with_input_ids(seen), np.array([position]), packed.input_ids[[position]])
     [part] = reader.read("", masked).parts
     assert text_of(part) == "one↵\ntwo"
-    assert [piece.text for piece in part.pieces if piece.fate == "masked"] == ["↵"]
+    assert [piece.text for piece in part.pieces if piece.outcome == "masked"] == ["↵"]
 
 
 def test_sentences_and_words_are_marked_where_the_row_knows_them(row, reader: Reader) -> None:
@@ -130,4 +132,4 @@ def test_views_have_the_positions_and_the_text_of_the_row(row, reader: Reader, v
         assert all(texts) and not any("</s>" in text for text in texts)
     expected = whole if view == "windows" else {key: one for key, one in whole.items() if key < base_positions - 1}
     assert seen.keys() == expected.keys()
-    assert [one.fate for one in seen.values()] == [one.fate for one in expected.values()]
+    assert [one.outcome for one in seen.values()] == [one.outcome for one in expected.values()]

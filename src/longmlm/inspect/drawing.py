@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from longmlm.data.row import Row
 from longmlm.escaping import printable
-from longmlm.inspect.reading import Fate, Piece, Reading
+from longmlm.inspect.reading import Outcome, Piece, Reading
 from longmlm.reports.pages import Head, render
 from longmlm.reports.tables import Table, text_table
 
-COLOURS: dict[Fate, str] = {"masked": "30;43", "random": "30;45", "kept": "30;46"}  # black on yellow, magenta, cyan
-BRACKETS: dict[Fate, str] = {"masked": "[{}]", "random": "{{{}}}", "kept": "<{}>"}
+COLOURS: dict[Outcome, str] = {
+    "masked": "30;43",
+    "random": "30;45",
+    "unchanged": "30;46",
+}  # black on yellow, magenta, cyan
+BRACKETS: dict[Outcome, str] = {"masked": "[{}]", "random": "{{{}}}", "unchanged": "<{}>"}
 OPENS = {"": "", "word": "·", "sentence": "‖ "}
 LEGEND = (
     Piece(0, "", "replaced by a mask", "masked"),
     Piece(0, "  ", "replaced", "random", "by a random token"),
-    Piece(0, "  ", "selected, but unchanged", "kept"),
+    Piece(0, "  ", "selected, but unchanged", "unchanged"),
 )
 PAGE_HEADER = "<!doctype html> <!-- longmlm inspect -->"  # by which an earlier page is known
 
@@ -67,7 +71,7 @@ def _guesses_table(reading: Reading) -> Table:
             " | ".join(f"{'✓ ' if one.is_right else ''}{one.text} {100 * one.probability:.0f} %" for one in own[number])
             for own in reading.guesses.values()
         ]
-        lines.append([f"{token.position:,}", token.text, token.shown or token.fate, *guesses])
+        lines.append([f"{token.position:,}", token.text, token.shown or token.outcome, *guesses])
     return Table(["position", "token", "shown as", *reading.guesses], lines)
 
 
@@ -75,7 +79,9 @@ def _drawn(pieces: Sequence[Piece], is_coloured: bool) -> str:
     texts = []
     for piece in pieces:
         text = printable(f"{piece.text} → {piece.shown}" if piece.shown else piece.text)
-        if piece.fate != "plain":
-            text = f"\x1b[{COLOURS[piece.fate]}m{text}\x1b[0m" if is_coloured else BRACKETS[piece.fate].format(text)
+        if piece.outcome != "plain":
+            text = (
+                f"\x1b[{COLOURS[piece.outcome]}m{text}\x1b[0m" if is_coloured else BRACKETS[piece.outcome].format(text)
+            )
         texts.append(f"{printable(piece.space)}{OPENS[piece.opens]}{text}")
     return "".join(texts)

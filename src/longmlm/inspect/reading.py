@@ -27,7 +27,7 @@ from longmlm.errors import counted
 from longmlm.reports.packing import name_of
 from longmlm.reports.pages import visible
 
-Fate = Literal["plain", "masked", "random", "kept"]
+Outcome = Literal["plain", "masked", "random", "unchanged"]
 Tokens = Int64[np.ndarray, " tokens"]
 CONTEXT_TOKENS = 8  # that decide about white space before a token
 INCOMPLETE = "\ufffd"  # which the first bytes of a character are decoded to
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
     position: int
     space: str
     text: str
-    fate: Fate = "plain"
+    outcome: Outcome = "plain"
     shown: str = ""
     opens: Literal["", "word", "sentence"] = ""
 
@@ -81,11 +81,15 @@ class Reading:
     @property
     def summary(self) -> str:
         """How many tokens are selected, what happens to them, and how many each model predicts correctly."""
-        fates = [token.fate for token in self.selected]
-        shares = [f"{fates.count(fate)} {fate}" for fate in ("masked", "random", "kept") if fate in fates]
+        outcomes = [token.outcome for token in self.selected]
+        shares = [
+            f"{outcomes.count(outcome)} {outcome}"
+            for outcome in ("masked", "random", "unchanged")
+            if outcome in outcomes
+        ]
         right = {name: sum(first.is_right for first, *_ in guesses) for name, guesses in self.guesses.items()}
         correct = [f"{name} predicts {number} correctly" for name, number in right.items()]
-        return "; ".join([f"{counted(len(fates), 'token')} selected ({', '.join(shares) or 'none'})", *correct])
+        return "; ".join([f"{counted(len(outcomes), 'token')} selected ({', '.join(shares) or 'none'})", *correct])
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ class Reader:
                 position + offset,
                 "",
                 visible(self.text(ids, position, ids[[position]])),
-                *self._fate(masked, ids, position),
+                *self._outcome(masked, ids, position),
             )
             for position in masked.selected.tolist()
         ]
@@ -138,26 +142,26 @@ class Reader:
             word = text.lstrip()
             space = "" if is_empty else text[: len(text) - len(word)]
             chosen = next((one for one in range(begin, position + 1) if one in selected), None)
-            fate, shown = ("plain", "") if chosen is None else self._fate(masked, ids, chosen)
-            if fate != "plain" and not word:  # white space is shown as a symbol, and a line ends nevertheless
-                yield Piece(position + offset, "", visible(text), fate, shown)
-                fate, shown = "plain", ""
+            outcome, shown = ("plain", "") if chosen is None else self._outcome(masked, ids, chosen)
+            if outcome != "plain" and not word:  # white space is shown as a symbol, and a line ends nevertheless
+                yield Piece(position + offset, "", visible(text), outcome, shown)
+                outcome, shown = "plain", ""
             opens = ""
             if begin in sentences and not is_empty:
                 opens = "sentence"
             elif row.is_word_start is not None and row.is_word_start[begin] and not (space or is_after_space):
                 opens = "word"
-            yield Piece(position + offset, space, word, fate, shown, opens)
+            yield Piece(position + offset, space, word, outcome, shown, opens)
             is_empty, is_after_space = is_empty and not word, (space + word)[-1:].isspace()
             begin = position + 1
 
-    def _fate(self, masked: MaskedRow, ids: Tokens, position: int) -> tuple[Fate, str]:
+    def _outcome(self, masked: MaskedRow, ids: Tokens, position: int) -> tuple[Outcome, str]:
         """Returns what is done to a selected token, and the random token in its place."""
         seen = masked.row.input_ids[position]
         if seen == self.vocabulary.special.mask:
             return "masked", ""
         if seen == ids[position]:
-            return "kept", ""
+            return "unchanged", ""
         return "random", visible(self.text(ids, position, masked.row.input_ids[[position]]))
 
 
