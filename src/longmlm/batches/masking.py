@@ -49,7 +49,7 @@ def mask_row(row: Row, vocabulary: Maskable, masking: Masking, seed: int, epoch:
     as the mask token, as random tokens or unchanged, with the probabilities of `masking`.
     """
     pattern = epoch if masking.mask_patterns is None else epoch % masking.mask_patterns
-    philox = _philox((seed, row_id), (0, 0, 0, pattern))
+    philox = philox_at((seed, row_id), (0, 0, 0, pattern))
     maskable = np.flatnonzero(vocabulary.is_maskable[row.input_ids])
     num_selected = min(len(maskable), max(1, round(masking.selected_fraction * len(maskable))))
     spans = None
@@ -191,7 +191,7 @@ def _unit_interval(words: UInt64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]
 STREAM = threading.local()
 
 
-def _philox(key: tuple[int, int], counter: tuple[int, ...]) -> np.random.Philox:
+def philox_at(key: tuple[int, int], counter: tuple[int, ...]) -> np.random.Philox:
     """Returns a generator with this key and counter: the one of the thread, as a new one costs as much as a mask."""
     if not hasattr(STREAM, "philox"):
         STREAM.philox = np.random.Philox(0)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer
 
+from longmlm.batches.masking import philox_at
 from longmlm.data.row import LooseRows, Row, SpecialTokens
 from longmlm.data.rows import Rows
 from longmlm.settings.masking import PairKind
@@ -121,5 +122,4 @@ def _sentence_starts(row: Row) -> Integer[np.ndarray, " sentences"]:
 
 def _random_integers(seed: int, row_id: int, drawn: int, epoch: int, count: int) -> list[int]:
     """Returns random numbers of 53 bits; `drawn` is the word of the counter that says what they are for."""
-    key, counter = np.array([seed, row_id], np.uint64), np.array([0, 0, drawn, epoch], np.uint64)
-    return [int(word) >> 11 for word in np.random.Philox(key=key, counter=counter).random_raw(count)]
+    return [int(word) >> 11 for word in philox_at((seed, row_id), (0, 0, drawn, epoch)).random_raw(count)]
