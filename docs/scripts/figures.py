@@ -6,8 +6,8 @@ sentences; tests/docs checks that each of them is in its page, and that no page 
 
 import json
 import re
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -118,9 +118,22 @@ def tasks() -> list[str]:
     return _table(head, "|---|---|---|---|", cells)
 
 
-def minilm() -> list[str]:
-    """Returns README's table of accuracies of MiniLM at 1536 positions."""
-    return _columns(_whole_row(data("recorded")["minilm_1536"]["blocks"]["whole row"]))
+def minilm(words: Mapping[str, str] = {}) -> list[str]:
+    """Returns README's table of accuracies of MiniLM at 1536 positions, with the `words` of another language."""
+    measured = _whole_row(data("recorded")["minilm_1536"]["blocks"]["whole row"])
+    cells = [[words.get(name, name), _with_error(measured[view])] for view, name in READ.items()]
+    return _table(f"| {words.get(READS, READS)} | % |", "|---|---:|", cells)
+
+
+def pays(words: Mapping[str, str] = {}) -> list[str]:
+    """Returns README's table of what whole rows gain over chunks of the same model, by where else the token is."""
+    cells = []
+    for one in data("recorded")["where_longer_context_helps"]:
+        if (name := PLACES.get(one["token_occurs"])) is not None:
+            gain = _points(one["models"]["fitted, full attention"]["whole_minus_own_chunks"])
+            cells.append([words.get(name, name), f"{one['share_percent']:.0f} %", gain])
+    head = [words.get(name, name) for name in ("the masked token also occurs", "share of tokens", "gain in points")]
+    return _table(f"| {' | '.join(head)} |", "|---|---:|---:|", cells)
 
 
 def demo() -> list[str]:
@@ -136,12 +149,42 @@ COMPARED = (
 )
 ARMS = ("fitted", "hierarchical")
 VIEWS = ("base_cut", "base_windows", "long_before", "long_after", "long_after_cut")
+READS = "accuracy of"
+READ = {
+    "base_cut": "the base model on the first 512 tokens of each row",
+    "base_windows": "the base model on whole rows, in chunks of 512",
+    "long_before": "the long model on whole rows, before training",
+    "long_after": "the long model on whole rows, after training",
+    "long_after_cut": "the long model on the first 512 tokens, after training",
+}
+PLACES = {
+    "in its chunk": "in its chunk",
+    "elsewhere only": "only elsewhere in the row",
+    "nowhere": "nowhere in the row",
+}
+IN_CHINESE = {
+    READS: "准确率",
+    "the base model on the first 512 tokens of each row": "原模型，只读每行的前 512 个 token",
+    "the base model on whole rows, in chunks of 512": "原模型，按 512 一段读整行",
+    "the long model on whole rows, before training": "长模型读整行，训练之前",
+    "the long model on whole rows, after training": "长模型读整行，训练之后",
+    "the long model on the first 512 tokens, after training": "长模型读前 512 个 token，训练之后",
+    "the masked token also occurs": "被遮盖的 token 还出现在",
+    "share of tokens": "占 token 的比例",
+    "gain in points": "提高（百分点）",
+    "in its chunk": "本段之内",
+    "only elsewhere in the row": "只在同一行的其他段",
+    "nowhere in the row": "同一行中没有",
+}
 TABLES: dict[str, Callable[[], list[str]]] = {
     "lost": lost,
     "returns": returns,
     "context": context,
     "tasks": tasks,
     "minilm": minilm,
+    "minilm-zh": partial(minilm, IN_CHINESE),
+    "pays": pays,
+    "pays-zh": partial(pays, IN_CHINESE),
     "demo": demo,
 }
 
@@ -151,7 +194,6 @@ def _of_minilm() -> list[str]:
     evaluation = data("summary")[MINILM]["evaluation"]
     gain, copied = evaluation["long_after"] - evaluation["base_windows"], data("recorded")["where_longer_context_helps"]
     over_control = copied[-1]["models"]["fitted, full attention"]["whole_minus_control"]
-    repeated = copied[1]["models"]["fitted, full attention"]["whole_minus_own_chunks"]
     fitted, hierarchical = (_run(MINILM, arm) for arm in ARMS)
     return [
         *(f"{run['tokens_to_recovery'] / 1e6:.1f} M" for run in (fitted, hierarchical)),
@@ -159,7 +201,6 @@ def _of_minilm() -> list[str]:
         f"{fitted['tokens_trained'] / 1e6:.1f} M",
         f"{gain:.2f}",
         f"{over_control['points']:.2f} ± {over_control['standard_error']:.2f}",
-        f"{repeated['points']:.1f} ± {repeated['standard_error']:.1f}",
     ]
 
 
