@@ -75,21 +75,24 @@ class Vocabulary:
 
     @property
     def is_within_character(self) -> Bool[np.ndarray, " vocabulary"] | None:
-        """For each id, whether its token begins within a UTF-8 character; None for a tokenizer without bytes.
+        """For each id, whether its token begins within a UTF-8 character; None for a tokenizer without bytes."""
+        return _is_within_character(self)
 
-        Tokens of byte-level BPE are written in 256 letters, one for each byte; byte fallback has tokens such as <0xE4>.
-        """
-        described = json.loads(self.tokenizer.to_str())
-        is_byte_level = '"ByteLevel"' in json.dumps([described["pre_tokenizer"], described["decoder"]])
-        if not is_byte_level and not described["model"].get("byte_fallback"):
-            return None
-        [(letters, _)] = ByteLevel(False, use_regex=False).pre_tokenize_str("".join(map(chr, CONTINUATION_BYTES)))
-        within, added = frozenset(letters[1::2]), self.tokenizer.get_added_tokens_decoder()
-        is_within = np.zeros(self.size, dtype=bool)
-        for token, token_id in self.tokenizer.get_vocab(with_added_tokens=False).items():
-            if token_id not in added:
-                is_within[token_id] = token[:1] in within if is_byte_level else token in CONTINUATION_TOKENS
-        return is_within
+
+@lru_cache(maxsize=4)
+def _is_within_character(vocabulary: Vocabulary) -> Bool[np.ndarray, " vocabulary"] | None:
+    """Tokens of byte-level BPE are written in 256 letters, one for each byte; byte fallback has such as <0xE4>."""
+    described = json.loads(vocabulary.tokenizer.to_str())
+    is_byte_level = '"ByteLevel"' in json.dumps([described["pre_tokenizer"], described["decoder"]])
+    if not is_byte_level and not described["model"].get("byte_fallback"):
+        return None
+    [(letters, _)] = ByteLevel(False, use_regex=False).pre_tokenize_str("".join(map(chr, CONTINUATION_BYTES)))
+    within, added = frozenset(letters[1::2]), vocabulary.tokenizer.get_added_tokens_decoder()
+    is_within = np.zeros(vocabulary.size, dtype=bool)
+    for token, token_id in vocabulary.tokenizer.get_vocab(with_added_tokens=False).items():
+        if token_id not in added:
+            is_within[token_id] = token[:1] in within if is_byte_level else token in CONTINUATION_TOKENS
+    return is_within
 
 
 def load_vocabulary(name: str) -> Vocabulary:
