@@ -6,7 +6,7 @@ sentences; tests/docs checks that each of them is in its page, and that no page 
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from statistics import NormalDist
@@ -118,22 +118,20 @@ def tasks() -> list[str]:
     return _table(head, "|---|---|---|---|", cells)
 
 
-def minilm(words: Mapping[str, str] = {}) -> list[str]:
-    """Returns README's table of accuracies of MiniLM at 1536 positions, with the `words` of another language."""
+def minilm(language: int = 0) -> list[str]:
+    """Returns README's table of accuracies of MiniLM at 1536 positions, in English or (1) Chinese."""
     measured = _whole_row(data("recorded")["minilm_1536"]["blocks"]["whole row"])
-    cells = [[words.get(name, name), _with_error(measured[view])] for view, name in READ.items()]
-    return _table(f"| {words.get(READS, READS)} | % |", "|---|---:|", cells)
+    cells = [[names[language], _with_error(measured[view])] for view, names in READ.items()]
+    return _table(f"| {('accuracy of', '准确率')[language]} | % |", "|---|---:|", cells)
 
 
-def pays(words: Mapping[str, str] = {}) -> list[str]:
+def pays(language: int = 0) -> list[str]:
     """Returns README's table of what whole rows gain over chunks of the same model, by where else the token is."""
     cells = []
-    for one in data("recorded")["where_longer_context_helps"]:
-        if (name := PLACES.get(one["token_occurs"])) is not None:
-            gain = _points(one["models"]["fitted, full attention"]["whole_minus_own_chunks"])
-            cells.append([words.get(name, name), f"{one['share_percent']:.0f} %", gain])
-    head = [words.get(name, name) for name in ("the masked token also occurs", "share of tokens", "gain in points")]
-    return _table(f"| {' | '.join(head)} |", "|---|---:|---:|", cells)
+    for one in data("recorded")["where_longer_context_helps"][:-1]:
+        gain = _points(one["models"]["fitted, full attention"]["whole_minus_own_chunks"])
+        cells.append([PLACES[one["token_occurs"]][language], f"{one['share_percent']:.0f} %", gain])
+    return _table(f"| {' | '.join(head[language] for head in GAIN)} |", "|---|---:|---:|", cells)
 
 
 def demo() -> list[str]:
@@ -149,32 +147,25 @@ COMPARED = (
 )
 ARMS = ("fitted", "hierarchical")
 VIEWS = ("base_cut", "base_windows", "long_before", "long_after", "long_after_cut")
-READS = "accuracy of"
 READ = {
-    "base_cut": "the base model on the first 512 tokens of each row",
-    "base_windows": "the base model on whole rows, in chunks of 512",
-    "long_before": "the long model on whole rows, before training",
-    "long_after": "the long model on whole rows, after training",
-    "long_after_cut": "the long model on the first 512 tokens, after training",
+    "base_cut": ("the base model on the first 512 tokens of each row", "原模型，只读每行的前 512 个 token"),
+    "base_windows": ("the base model on whole rows, in chunks of 512", "原模型，按 512 一段读整行"),
+    "long_before": ("the long model on whole rows, before training", "长模型读整行，训练之前"),
+    "long_after": ("the long model on whole rows, after training", "长模型读整行，训练之后"),
+    "long_after_cut": (
+        "the long model on the first 512 tokens, after training",
+        "长模型读前 512 个 token，训练之后",
+    ),
 }
+GAIN = (
+    ("the masked token also occurs", "被遮盖的 token 还出现在"),
+    ("share of tokens", "占 token 的比例"),
+    ("gain in points", "提高（百分点）"),
+)
 PLACES = {
-    "in its chunk": "in its chunk",
-    "elsewhere only": "only elsewhere in the row",
-    "nowhere": "nowhere in the row",
-}
-IN_CHINESE = {
-    READS: "准确率",
-    "the base model on the first 512 tokens of each row": "原模型，只读每行的前 512 个 token",
-    "the base model on whole rows, in chunks of 512": "原模型，按 512 一段读整行",
-    "the long model on whole rows, before training": "长模型读整行，训练之前",
-    "the long model on whole rows, after training": "长模型读整行，训练之后",
-    "the long model on the first 512 tokens, after training": "长模型读前 512 个 token，训练之后",
-    "the masked token also occurs": "被遮盖的 token 还出现在",
-    "share of tokens": "占 token 的比例",
-    "gain in points": "提高（百分点）",
-    "in its chunk": "本段之内",
-    "only elsewhere in the row": "只在同一行的其他段",
-    "nowhere in the row": "同一行中没有",
+    "in its chunk": ("in its chunk", "本段之内"),
+    "elsewhere only": ("only elsewhere in the row", "只在同一行的其他段"),
+    "nowhere": ("nowhere in the row", "同一行中没有"),
 }
 TABLES: dict[str, Callable[[], list[str]]] = {
     "lost": lost,
@@ -182,9 +173,9 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "context": context,
     "tasks": tasks,
     "minilm": minilm,
-    "minilm-zh": partial(minilm, IN_CHINESE),
+    "minilm-zh": partial(minilm, 1),
     "pays": pays,
-    "pays-zh": partial(pays, IN_CHINESE),
+    "pays-zh": partial(pays, 1),
     "demo": demo,
 }
 
