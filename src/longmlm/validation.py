@@ -68,6 +68,8 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
     for problem in sorted(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument"):
         name = ".".join(str(part) for part in problem["loc"])
         match problem["type"]:
+            case "unexpected_keyword_argument" if name == "compare":
+                lines.append("compare is only for longmlm compare: put this table into a file of its own")
             case "unexpected_keyword_argument":
                 nearest = _nearest([part for part in problem["loc"] if isinstance(part, str)], kind)
                 lines.append(f"unknown key {name}" + (f", did you mean {nearest}?" if nearest else ""))
