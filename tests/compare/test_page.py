@@ -121,6 +121,13 @@ def test_the_finding_says_if_the_arms_were_trained_on_different_numbers_of_token
     assert " on " not in finding(comparison)
 
 
+def test_the_finding_says_if_the_arms_have_other_held_out_rows(comparison: Comparison) -> None:
+    other = replace(trial("longer", 1, 5, 8, 9), rows_sha256="x")
+    text = finding(replace(comparison, trials=(comparison.trials[0], other)))
+    assert text.endswith("plain 34.00 % (their held-out rows or masks differ: do not compare these accuracies)")
+    assert "differ" not in finding(comparison)
+
+
 def test_arms_with_other_rows_and_failed_trials_are_named(comparison: Comparison) -> None:
     same = comparison_page(comparison, "")
     assert "on rows of 64 tokens. All arms have the same rows and, on held-out rows, the same masks." in same

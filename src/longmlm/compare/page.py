@@ -1,5 +1,6 @@
 """The report of a comparison: a table of its arms, curves with bands over seeds, and a page."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -95,6 +96,8 @@ def finding(comparison: Comparison) -> str:
         elif (probability := best.probability_over(rival)) is not None:
             percent = "> 99" if probability > MAX_PROBABILITY else f"{100 * probability:.0f}"
             parts.append(f" (probability that it is better: {percent} %)")
+    elif not any(mine.has_rows_of(its) for mine, its in itertools.product(best.trials, rival.trials)):
+        parts.append(" (their held-out rows or masks differ: do not compare these accuracies)")
     return "".join(parts)
 
 
