@@ -67,6 +67,18 @@ class RankError(TrainingError):
     """Raised by one rank alone, which prints it at once: the other ranks only notice that it has exited."""
 
 
+class PipelineError(UserError):
+    """A pipeline that did not reach its end: what the stage that failed printed as its error, or how it ended.
+
+    `exit_code` is that of `longmlm run`: 2 for an error that the user can fix, 128 + a signal's number if one stopped
+    it.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class ReleaseError(UserError):
     """A model that must not be released as it is."""
 
