@@ -152,7 +152,9 @@ def naming(path: Path) -> Iterator[None]:
 
 def _found(error: BaseException | None) -> tuple[int, object] | None:
     """Returns number and file name of the first of PROBLEMS in an exception and its causes."""
-    while error is not None:
+    seen: list[BaseException] = []  # libraries raise errors that are among their own causes
+    while error is not None and error not in seen:
+        seen.append(error)
         number = error.errno if isinstance(error, OSError) and error.errno in PROBLEMS else _quoted(str(error))
         if number is not None:
             return number, getattr(error, "filename", None)

@@ -32,7 +32,8 @@ from longmlm.data.words import check_unit
 from longmlm.errors import DataError, ModelNotFoundError, ModelUnavailableError
 from longmlm.folders import check_absent, check_replaceable
 from longmlm.hubs.datasets import SAVED, rows_on_hub
-from longmlm.hubs.models import check_model, config_of_model, local_weights, read_architecture
+from longmlm.hubs.model_files import local_weights
+from longmlm.hubs.models import check_model, config_of_model, read_architecture
 from longmlm.hubs.publish import check_can_publish
 from longmlm.model.families import (
     check_architecture,

@@ -151,6 +151,6 @@ def _result(config: ResolvedPipeline) -> PipelineResult:
         run=folders.get("pretrain"),
         evaluation=folders.get("evaluate"),
         release=folders.get("release"),
-        finding=evaluation and finding(evaluation),
-        is_recovered=evaluation and evaluation.is_recovered,
+        finding=finding(evaluation) if evaluation else None,
+        is_recovered=evaluation.is_recovered if evaluation else None,
     )

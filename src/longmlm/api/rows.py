@@ -131,7 +131,7 @@ class RowBatches(Dataset[BatchEncoding]):
             recipe = replace(recipe, rows_per_step=min(num_rows, len(self.rows) - first))
             first += epoch * len(self.rows)
         [batch] = StepBatches(self.rows, recipe, 0, 1, num_rows)[first]
-        return _for_transformers(batch, recipe.pairing and recipe.pairing.kind)
+        return _for_transformers(batch, recipe.pairing.kind if recipe.pairing else None)
 
     @property
     def row_length(self) -> int:
@@ -243,7 +243,9 @@ def _for_transformers(batch: MlmBatch, pairs: PairKind | None = None) -> BatchEn
     labels = torch.full_like(batch.input_ids, IGNORED)
     labels.view(-1)[batch.selected] = batch.labels
     named = {"input_ids": batch.input_ids, "attention_mask": is_token, "labels": labels}
-    if pairs and batch.token_type_ids is not None and batch.pair_starts is not None:
+    if pairs and batch.token_type_ids is not None:
+        assert batch.pair_starts is not None
+        assert batch.pair_labels is not None
         of_rows = torch.full((len(batch.input_ids),), NO_PAIR)
         of_rows[batch.pair_starts // batch.input_ids.shape[1]] = batch.pair_labels
         named |= {"token_type_ids": batch.token_type_ids, PAIR_LABELS[pairs]: of_rows}
