@@ -101,6 +101,10 @@ def mask(
     return _for_transformers(collate(masked, vocabulary.special.pad))
 
 
+def _epoch_in_shared_memory() -> Tensor:
+    return torch.zeros((), dtype=torch.int64).share_memory_()
+
+
 @dataclass(frozen=True, slots=True)
 class RowBatches(Dataset[BatchEncoding]):
     """Packed rows as masked batches: a map-style dataset for torch's DataLoader, made by `read_rows`.
@@ -113,10 +117,13 @@ class RowBatches(Dataset[BatchEncoding]):
     rows: Rows
     recipe: Recipe
     special: SpecialTokens
-    shared_epoch: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64).share_memory_())
+    num_batches: int | None = None
+    shared_epoch: Tensor = field(default_factory=_epoch_in_shared_memory, init=False)
 
     def __len__(self) -> int:
         """Returns the number of batches of a pass: of training rows, the whole ones; of held-out rows, all."""
+        if self.num_batches is not None:
+            return self.num_batches
         num_batches, rest = divmod(len(self.rows), self.recipe.rows_per_step)
         return num_batches if self.rows.split == "train" else num_batches + bool(rest)
 
@@ -147,6 +154,15 @@ class RowBatches(Dataset[BatchEncoding]):
         """
         self.shared_epoch.fill_(arguments.checked_number("epoch", epoch, 0, 2**31))
 
+    def take(self, num_batches: int) -> Self:
+        """Returns the batches of training rows with so many in a pass, such as all that a run needs.
+
+        After the last row, the first ones follow in another order and with other masks, as in longmlm's own loop.
+        Raises ValueError for a number below 1, and for held-out rows.
+        """
+        self._check_training("take")
+        return replace(self, num_batches=arguments.checked_number("num_batches", num_batches, 1, 2**31))
+
     def in_pairs(self, kind: PairKind) -> Self:
         """Returns the batches with each row as a pair of segments, for AutoModelForPreTraining of BERT or ALBERT.
 
@@ -158,7 +174,7 @@ class RowBatches(Dataset[BatchEncoding]):
             raise DataError(
                 'these rows do not record sentences: prepare rows with pairs = true and packing = "doc-sentences"'
             )
-        return self._with(replace(self.recipe, pairing=Pairing(kind, self.special)))
+        return replace(self, recipe=replace(self.recipe, pairing=Pairing(kind, self.special)))
 
     def weighted(self, weights: Mapping[str, Weight]) -> Self:
         """Returns the batches of training rows in which sources are seen as often as `weights` says, by their names.
@@ -166,18 +182,19 @@ class RowBatches(Dataset[BatchEncoding]):
         A weight is a number, or {"share": a number}, as in [pretrain.recipe.weights]. Raises DataError for a name that
         is no source, ValueError for a wrong weight and for held-out rows.
         """
-        if self.rows.split != "train":
-            raise ValueError("weights are for training rows: each held-out row is seen once")
+        self._check_training("weighted")
         needed = {"num_steps": 1, "batch_tokens": 1, "learning_rate": 1.0}
         checked = arguments.checked_settings(PretrainRecipe, **needed, weights=weights).weights
-        return self._with(replace(self.recipe, mixture=mixture_of(checked, self.rows.manifest.sources("train"))))
+        mixture = mixture_of(checked, self.rows.manifest.sources("train"))
+        return replace(self, recipe=replace(self.recipe, mixture=mixture))
 
     def to_dataset(self) -> ArrowDataset:
         """Returns the rows, without masks, as a datasets.Dataset, memory-mapped from the same Arrow files."""
         return self.rows.table.with_format(None)
 
-    def _with(self, recipe: Recipe) -> Self:
-        return type(self)(self.rows, recipe, self.special)
+    def _check_training(self, method: str) -> None:
+        if self.rows.split != "train":
+            raise ValueError(f"{method} is for training rows: a pass over held-out rows sees each once")
 
 
 def read_rows(
