@@ -13,16 +13,17 @@ import pytest
 from huggingface_hub import ModelCard
 
 from longmlm.artifacts.provenance import ModelSource, read_provenance
+from longmlm.hubs import transfers
 from tests.support import hub as hf
 from tests.support.commands import Command, command
 from tests.support.hub import Hub
 from tests.support.loopback import Fault
 from tests.support.modelscope_hub import BRANCH
-from tests.support.served import NAME, serve, waits
+from tests.support.served import NAME, serve
 from tests.support.tiny import PIPELINE, tiny_folder, tiny_project
 from tests.support.training import SOURCES
 
-__all__ = ["command", "waits"]
+__all__ = ["command"]
 MS = f"ms:{NAME}"
 SETTINGS = f"""{PIPELINE.replace('"base"', f'"{MS}"')}
 [release]
@@ -36,10 +37,11 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def modelscope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> Iterator[Hub]:
+def modelscope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A site with one model, whose card names a licence; nothing else can be reached."""
     monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("modelscope_hub._download.DOWNLOAD_RETRY_TIMES", 0)
+    monkeypatch.setattr(transfers, "WAITS_SECONDS", ())
     with serve("ms", tmp_path, monkeypatch) as served:
         card = {"README.md": b"---\nlicense: Apache License 2.0\n---\n"}
         served.repository().commit(files_of(tiny_folder(tmp_path / "model")) | card, BRANCH)

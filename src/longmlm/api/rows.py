@@ -216,13 +216,12 @@ def read_rows(
     Raises FolderError for a folder that is incomplete or damaged, DataError for one that holds no rows, or rows of
     another tokenizer, ArtifactError for rows of another format, ValueError for an argument that is out of range.
 
-    >>> batches = longmlm.read_rows("rows", tokenizer, rows_per_batch=4)
-    >>> loader = torch.utils.data.DataLoader(batches, batch_size=None)  # an item is a batch already
-    >>> for epoch in range(2):
+    >>> batches = longmlm.read_rows("demo/rows", rows_per_batch=4)  # that longmlm.run("demo", output="demo") has made
+    >>> for epoch in range(2):  # with DataLoader(batches, batch_size=None) in place of batches, workers make them
     ...     batches.set_epoch(epoch)
-    ...     losses = [base(**batch).loss.item() for batch in loader]
-    >>> batches.to_dataset().column_names
-    ['input_ids', 'document_starts', 'document_sources']
+    ...     num_selected = sum(int((batch["labels"] != -100).sum()) for batch in batches)
+    >>> len(batches), batches.to_dataset().column_names
+    (310, ['input_ids', 'document_starts', 'document_sources'])
     """
     name = arguments.checked_path("folder", folder)
     arguments.checked_choice("split", split, SPLITS)
