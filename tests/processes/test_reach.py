@@ -26,6 +26,8 @@ from tests.support.training import SOURCES
 __all__ = ["command"]
 MS = f"ms:{NAME}"
 SETTINGS = f"""{PIPELINE.replace('"base"', f'"{MS}"')}
+[evaluate.recipe]
+held_out.max_rows = 8
 [release]
 recipe.allow_unrecovered = true
 recipe.allow_worse_short_texts = true
@@ -78,8 +80,6 @@ def test_a_pipeline_starts_from_a_model_on_modelscope(
     shutil.rmtree(release)
     command("run", "mine.toml")
     assert (release / "README.md").read_text(encoding="utf-8") == card
-    command("inspect", "out/rows", "--models", MS, "--row", "0", "--split", "held_out")
-    assert "at commit" in capsys.readouterr().err
 
 
 def longmlm(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
