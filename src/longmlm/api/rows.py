@@ -217,11 +217,11 @@ def read_rows(
     another tokenizer, ArtifactError for rows of another format, ValueError for an argument that is out of range.
 
     >>> batches = longmlm.read_rows("demo/rows", rows_per_batch=4)  # that longmlm.run("demo", output="demo") has made
-    >>> for epoch in range(2):  # with DataLoader(batches, batch_size=None) in place of batches, workers make them
-    ...     batches.set_epoch(epoch)
-    ...     num_selected = sum(int((batch["labels"] != -100).sum()) for batch in batches)
-    >>> len(batches), batches.to_dataset().column_names
-    (310, ['input_ids', 'document_starts', 'document_sources'])
+    >>> batches.set_epoch(1)  # before the second pass
+    >>> len(batches), batches[0]["labels"].shape  # DataLoader(batches, batch_size=None) makes them in workers
+    (310, torch.Size([4, 377]))
+    >>> batches.to_dataset().column_names
+    ['input_ids', 'document_starts', 'document_sources']
     """
     name = arguments.checked_path("folder", folder)
     arguments.checked_choice("split", split, SPLITS)
