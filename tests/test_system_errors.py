@@ -163,3 +163,10 @@ def test_a_user_error_keeps_its_message_whatever_caused_it() -> None:
 
     with pytest.raises(FolderError, match="name another"), naming(Path("out")):
         refuse()
+
+
+def test_an_error_that_is_its_own_cause_is_searched_once() -> None:
+    """As urllib3's MaxRetryError is that of the error which it was raised for."""
+    error, exhausted = RuntimeError("no"), RuntimeError("retries exhausted")
+    error.__context__, exhausted.__cause__ = exhausted, error
+    assert explained(error) is None

@@ -9,6 +9,7 @@ name are checked, so that --help and errors appear at once.
 
 import difflib
 import os
+import re
 import signal
 import sys
 import tomllib
@@ -55,6 +56,7 @@ COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": ResolvedPipeline, **WING
 MODULES = {"plan": "planning.command", **{wing: f"{wing}.command" for wing in WINGS}}  # the others are in stages
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
+    "launch-config": "Prints the file of a launch or a cluster's job: longmlm launch-config ddp > ddp.yaml",
     "pipelines": "Lists the shipped pipelines and overlays, whose names run takes in place of files",
 }
 SYNONYMS = {  # what other tools call a command
@@ -98,10 +100,8 @@ def main(stage: str | None = None) -> None:
                 with printable_output():
                     print(text)
                 return
-            if command == "pipelines":
-                if arguments and arguments[0] not in ("-h", "--help"):
-                    raise ConfigError(f"longmlm pipelines takes no arguments: remove {arguments[0]}")
-                print(shipped_pipelines())
+            if command in ("pipelines", "launch-config"):
+                print({"pipelines": shipped_pipelines, "launch-config": launch_config}[command](arguments))
                 return
             config = parse(COMMANDS[command], arguments, f"longmlm {command}")
         output = getattr(config, "output", None) or getattr(config, "run", None) or "."  # which is written to
@@ -119,7 +119,7 @@ def _command(arguments: list[str]) -> str:
     if not arguments or arguments[0] in ("-h", "--help"):
         descriptions = {**{name: (kind.__doc__ or "").partition("\n")[0] for name, kind in COMMANDS.items()}, **OTHERS}
         print("usage: longmlm COMMAND [FILE.toml ...] [--section.field value ...]", "", sep="\n")
-        print(*(f"  {name:12}{text}" for name, text in descriptions.items()), sep="\n")
+        print(*(f"  {name:15}{text}" for name, text in descriptions.items()), sep="\n")
         print("\nFILE.toml describes a whole pipeline or one stage; longmlm COMMAND --help explains every setting")
         sys.exit(0 if arguments else 2)
     if arguments[0] == "--version":
@@ -189,8 +189,31 @@ def _assignment(key: str, value: object) -> str:
     return text.replace(f"{PACKAGE / 'bundled'}/", BUNDLED)
 
 
-def shipped_pipelines() -> str:
+def launch_config(arguments: Sequence[str]) -> str:
+    """Returns the file of the launch that the argument names, and for --help the names with what each is for.
+
+    Raises ConfigError for another name, for none, and for several.
+    """
+    from longmlm.runtime.launch_command import launch_file, launch_files  # not needed by other commands
+
+    if arguments and arguments[0] in ("-h", "--help"):
+        lines = (f"  {name:20}{_first_comment(text)}" for name, text in launch_files().items())
+        return "\n".join(["usage: longmlm launch-config NAME > FILE", "", *lines])
+    if len(arguments) != 1:
+        raise ConfigError(f"longmlm launch-config takes one name: {', '.join(launch_files())}")
+    return launch_file(arguments[0]).rstrip("\n")
+
+
+def _first_comment(text: str) -> str:
+    """Returns the first sentence of a file's comment."""
+    lines = [line.removeprefix("# ") for line in text.splitlines() if not line.startswith("#!")]
+    return re.split(r"(?<=\w)[.:](?= |$)", " ".join(lines[:2]))[0]
+
+
+def shipped_pipelines(arguments: Sequence[str] = ()) -> str:
     """Returns a line for each shipped pipeline and overlay: its name and the first line of its comment."""
+    if arguments and arguments[0] not in ("-h", "--help"):
+        raise ConfigError(f"longmlm pipelines takes no arguments: remove {arguments[0]}")
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(SHIPPED.glob("*.toml"))}
     lines = {name: f"  {name:20}{text.splitlines()[0].removeprefix('# ')}" for name, text in texts.items()}
     pipelines = [name for name, text in texts.items() if "output" in tomllib.loads(text)]

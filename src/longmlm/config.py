@@ -21,7 +21,7 @@ from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, redacted_address
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
-from longmlm.settings.tables import Table, merged, table_at, table_of, with_home
+from longmlm.settings.tables import Table, merged, nested, table_at, table_of, with_home
 from longmlm.training.run_folder import likely_best_checkpoint
 from longmlm.validation import adapter_of, json_of, problem, validated
 
@@ -82,6 +82,21 @@ def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> T
     given = given_options([*base, *listed], arguments, usage, inspect.getdoc(kind) or "")
     own = {item.name: given.pop(item.name) for item in fields(kind) if is_pipeline and item.name in given}
     return given | ({STAGES.get(kind, OWN): own} if own else {})
+
+
+def pipeline_of(parts: Sequence[str | Path | Mapping[str, Any]], overrides: Mapping[str, Any]) -> ResolvedPipeline:
+    """Returns the pipeline that TOML files, names of shipped pipelines and tables describe, merged in order.
+
+    `overrides` come last; a key may be a dotted name, such as pretrain.recipe.num_steps. Raises ConfigError with all
+    errors in one line.
+    """
+    tables = (part if isinstance(part, Mapping) else _toml(_path(str(part))) for part in parts)
+    content = functools.reduce(merged, [*tables, nested(overrides)], {})
+    try:
+        return _with_secret(_resolved(ResolvedPipeline, content))
+    except ConfigError as error:
+        files = [Path(str(part)) for part in parts if not isinstance(part, Mapping)]
+        raise ConfigError(f"{_names_of(files)}: {error}" if files and not overrides else str(error)) from None
 
 
 def resolved_pipeline(tables: Table) -> ResolvedPipeline:

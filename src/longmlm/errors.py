@@ -67,6 +67,18 @@ class RankError(TrainingError):
     """Raised by one rank alone, which prints it at once: the other ranks only notice that it has exited."""
 
 
+class PipelineError(UserError):
+    """A pipeline that did not reach its end: what the stage that failed printed as its error, or how it ended.
+
+    `exit_code` is that of `longmlm run`: 2 for an error that the user can fix, 128 + a signal's number if one stopped
+    it.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class ReleaseError(UserError):
     """A model that must not be released as it is."""
 
@@ -140,7 +152,9 @@ def naming(path: Path) -> Iterator[None]:
 
 def _found(error: BaseException | None) -> tuple[int, object] | None:
     """Returns number and file name of the first of PROBLEMS in an exception and its causes."""
-    while error is not None:
+    seen: list[BaseException] = []  # libraries raise errors that are among their own causes
+    while error is not None and error not in seen:
+        seen.append(error)
         number = error.errno if isinstance(error, OSError) and error.errno in PROBLEMS else _quoted(str(error))
         if number is not None:
             return number, getattr(error, "filename", None)

@@ -13,7 +13,7 @@ from typing import Any
 
 from longmlm.artifacts.evaluation import EVALUATION_FILES, Evaluation, read_evaluation
 from longmlm.artifacts.fine_tuned import fine_tuned_folder
-from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
+from longmlm.artifacts.provenance import ModelSource, read_provenance
 from longmlm.artifacts.rows import (
     SPLITS,
     RowsManifest,
@@ -32,7 +32,8 @@ from longmlm.data.words import check_unit
 from longmlm.errors import DataError, ModelNotFoundError, ModelUnavailableError
 from longmlm.folders import check_absent, check_replaceable
 from longmlm.hubs.datasets import SAVED, rows_on_hub
-from longmlm.hubs.models import check_model, config_of_model, local_weights, read_architecture
+from longmlm.hubs.model_files import local_weights
+from longmlm.hubs.models import check_model, config_of_model, read_architecture
 from longmlm.hubs.publish import check_can_publish
 from longmlm.model.families import (
     check_architecture,
@@ -186,13 +187,12 @@ def _check_splits(config: PrepareConfig) -> None:
 def _check_extend(config: ExtendConfig, needs_weights: bool = True) -> int | None:
     """Checks an extension; returns the positions of the extended model, or None if only loading can tell."""
     check_absent(Path(config.output))
-    model_config = config_of_model(config.base, config.revision, needs_weights)
+    described, base = config_of_model(config.base, config.revision, needs_weights), ModelSource(name=config.base)
     if config.recipe.add_tokens is not None:
         term_lines(config.recipe.add_tokens)
-    if (num_positions := positions_of(model_config, config.base)) is None:
+    if (num_positions := positions_of(described, config.base)) is None:
         return None
-    provenance = read_provenance(config.base) if Path(config.base).is_dir() else Provenance()
-    planned_extension(config.recipe, ModelSource(name=config.base), provenance, model_config, num_positions)
+    planned_extension(config.recipe, base, read_provenance(config.base), described, num_positions)
     return config.recipe.num_positions or num_positions
 
 

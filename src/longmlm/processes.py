@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, err
 LAUNCHED = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun and DeepSpeed set them all
 DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
 FIRST_PROCESS_SECONDS = 20.0  # in which the first process of a machine may report the same error
+ERROR_FILE = "LONGMLM_ERROR_FILE"  # names a file to which processes append the errors that they print
 LAUNCHER_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
@@ -90,6 +91,9 @@ def fail(message: str, is_rank_local: bool = False) -> None:
     if not prints_errors() and not is_rank_local:
         time.sleep(FIRST_PROCESS_SECONDS)
     print(f"error: {single_line(message)}", file=sys.stderr, flush=True)
+    if name := os.environ.get(ERROR_FILE):
+        with suppress(OSError), Path(name).open("a", encoding="utf-8") as file:
+            file.write(f"{single_line(message)}\n")
     sys.exit(2)
 
 

@@ -18,7 +18,8 @@ from longmlm.artifacts.rows import RowsPlan, read_rows_manifest
 from longmlm.artifacts.run import RunSummary
 from longmlm.errors import ArtifactError, CheckpointError, DataError, FolderError
 from longmlm.folders import MANIFEST, read_manifest, sha256_of
-from longmlm.hubs.models import config_of_model, listed_weights_sha256, local_model_sha256
+from longmlm.hubs.model_files import listed_weights_sha256, local_model_sha256
+from longmlm.hubs.models import config_of_model
 from longmlm.model.families import num_usable_positions
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig

@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import math
 import re
 import subprocess
 import sys
@@ -11,9 +12,9 @@ import pytest
 from transformers import AutoTokenizer
 
 import longmlm
-from longmlm import api
+from longmlm.api import models
 
-FUNCTIONS = ("extend", "pack", "mask", "evaluate", "export")
+FUNCTIONS = ("run", "extend", "pack", "mask", "read_rows", "evaluate", "export")
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 
@@ -21,7 +22,7 @@ def test_the_examples_in_the_docstrings_run(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     names, failures = {}, []
     runner = doctest.DocTestRunner()
-    for documented in (api, *(getattr(longmlm, name) for name in FUNCTIONS)):
+    for documented in (models, *(getattr(longmlm, name) for name in FUNCTIONS)):
         example = doctest.DocTestParser().get_doctest(inspect.getdoc(documented), names, documented.__name__, None, 0)
         assert example.examples
         runner.run(example, out=failures.append, clear_globs=False)
@@ -38,15 +39,20 @@ def test_the_page_lists_each_function_with_what_it_returns() -> None:
         assert all(f"`{parameter}`" in page for parameter in inspect.signature(function).parameters), name
 
 
-def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text(encoding="utf-8")
-    (code,) = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    in_memory, pipeline, loop = (block.split("```")[0] for block in text.split("```python\n")[1:])
     names: dict[str, object] = {}
-    exec(code.replace("60, 16", "24, 8").replace("texts[8:]", "texts[8:12]"), names)
+    exec(in_memory.replace("60, 16", "24, 8").replace("texts[8:]", "texts[8:12]"), names)
     measured = [names[name].whole.accuracy for name in ("base_cut", "before", "after")]
     assert measured[1] < measured[2] and measured[1] < measured[0]
     assert AutoTokenizer.from_pretrained(tmp_path / "long-model").model_max_length == 384
+    names = {}
+    exec(pipeline, names)
+    exec(loop, names)
+    assert names["result"].rows == Path("out/demo/rows") and names["result"].run is None
+    assert len(names["losses"]) == 8 and all(map(math.isfinite, names["losses"]))
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

@@ -1,12 +1,11 @@
-"""The deployment files start what they should: they are run with fakes of srun, scontrol, accelerate and longmlm."""
+"""The deployment files start what they should: they are run with stand-ins for srun, accelerate and others."""
 
-import json
-import os
 import re
 import shlex
 import subprocess
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,54 +17,22 @@ from ray.scripts.symmetric_run import symmetric_run
 
 from longmlm.cli import STAGES
 from longmlm.settings.shipped import LAUNCHES
+from tests.support.clusters import StandIns
 
-RECORDER = """#!/usr/bin/env python3
-import json, os, sys
-names = ("SRUN_CPUS_PER_TASK", "VIRTUAL_ENV")
-line = {"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], **{name: os.environ.get(name) for name in names}}
-print(json.dumps(line), file=open(os.environ["RECORD"], "a"))
-"""
-SRUN = """#!/usr/bin/env bash
-python3 "$(dirname "$0")/recorder" "$@"
-while [[ $1 == -* ]]; do shift; done
-for node in 0 1; do SLURM_NODEID=$node "$@"; done
-"""
-SCONTROL = """#!/usr/bin/env bash
-[[ "$*" == "show hostnames node[1-2]" ]] && printf 'node1\\nnode2\\n'
-"""
 UNRELEASED_EXTRAS = {"dev", "docs"}  # tools of developers
 
 
 @pytest.fixture
 def run_with_fakes(tmp_path, root):
-    """Runs a command in the repository with fakes first on PATH; returns what the fakes were called with, in order."""
-    fakes, venv = tmp_path / "fakes", tmp_path / "venv"
-    (venv / "bin").mkdir(parents=True)
-    (venv / "bin" / "activate").write_text(f"export VIRTUAL_ENV={venv}\n", encoding="utf-8")
-    fakes.mkdir()
-    recorders = dict.fromkeys(("recorder", "accelerate", "longmlm", "ray"), RECORDER)
-    scripts = {**recorders, "srun": SRUN, "scontrol": SCONTROL}
-    for name, script in scripts.items():
-        (fakes / name).write_text(script, encoding="utf-8")
-        (fakes / name).chmod(0o755)
-    record = tmp_path / "record.jsonl"
-
-    def run(command: Sequence[str], **variables: str) -> list[SimpleNamespace]:
-        path = {"PATH": f"{fakes}{os.pathsep}{os.environ['PATH']}", "RECORD": str(record), "VENV": str(venv)}
-        environment = {"HOME": str(tmp_path), **path, **variables}
-        subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True, timeout=60)
-        lines = record.read_text(encoding="utf-8").splitlines()
-        record.unlink()
-        return [SimpleNamespace(**json.loads(line)) for line in lines]
-
-    return run
+    """Runs a command in the repository with stand-ins first on PATH; returns what they were called with, in order."""
+    return partial(StandIns.in_folder(tmp_path).run, root)
 
 
 def parsed(root: Path, argv: Sequence[str]):
     """Returns the options of a launch as Accelerate parses them, those of its file included."""
     assert argv[:2] == ["accelerate", "launch"]
     options, rest = launch_command_parser().parse_known_args(argv[2:])
-    config = load_config_from_file(str(root / options.config_file))
+    config = load_config_from_file(str(LAUNCHES / Path(options.config_file).name))
     assert (options.module, options.training_script, rest) == (True, "longmlm.stages.pretrain", [])
     assert config.rdzv_backend == "static" and config.same_network
     assert len(options.training_script_args) == 1
@@ -218,11 +185,11 @@ def test_the_image_has_every_extra_and_no_compiler(root):
 
 @pytest.mark.parametrize("name", ["docs/deploy.md", "docs/stages.md"])
 def test_accelerate_parses_each_launch_of_the_documentation(root, name):
-    text = (root / name).read_text(encoding="utf-8").replace("\\\n", " ").replace("$LAUNCHES", str(LAUNCHES))
+    text = (root / name).read_text(encoding="utf-8").replace("\\\n", " ")
     launches = re.findall(r"^(?:longmlm .*&& )?accelerate launch (.*)$", text, re.MULTILINE)
     assert launches
     for words in map(shlex.split, launches):
         options, _ = launch_command_parser().parse_known_args(words)
         assert options.training_script in ("pretrain.py", "longmlm.stages.pretrain")
         if options.config_file:
-            assert load_config_from_file(str(root / options.config_file)).num_processes
+            assert load_config_from_file(str(LAUNCHES / Path(options.config_file).name)).num_processes

@@ -14,7 +14,7 @@ from longmlm.options import sections
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline
 from tests.support.pages import Page
 
-COMMAND = re.compile(r"(?:longmlm |longmlm\.stages\.)([a-z]+)\b(.*)")
+COMMAND = re.compile(r"(?:longmlm |longmlm\.stages\.)([a-z]+(?:-[a-z]+)*)\b(.*)")
 OPTION = re.compile(r"(?<![\w-])--([a-z][\w.-]*)")
 QUOTED = re.compile(r"'[^']*'")
 SNAKE = re.compile(r"[a-z]+(_[a-z0-9]+)+")

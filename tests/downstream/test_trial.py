@@ -28,7 +28,7 @@ from longmlm.downstream.scores import main_score
 from longmlm.downstream.settings import Arm, FinetuneRuntime
 from longmlm.errors import DataError, ModelError
 from longmlm.folders import verify
-from longmlm.hubs.models import model_sha256
+from longmlm.hubs.model_files import model_sha256
 from longmlm.model.architecture import set_dropout
 from longmlm.model.loading import LoadedModel
 from longmlm.settings.pretrain import Tracker

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from longmlm.errors import ModelError
-from longmlm.hubs.models import model_sha256, weights_sha256
+from longmlm.hubs.model_files import model_sha256, weights_sha256
 from tests.support.tiny import tiny_folder
 
 

@@ -16,7 +16,8 @@ from longmlm.data.vocabulary import tokenizer_folder
 from longmlm.errors import ModelError, ModelNotFoundError, UnavailableError, UserError
 from longmlm.hubs import huggingface
 from longmlm.hubs.licences import Licence, licence_of
-from longmlm.hubs.models import check_model, model_card_of, snapshot_of, weight_files
+from longmlm.hubs.model_files import weight_files
+from longmlm.hubs.models import check_model, model_card_of, snapshot_of
 from longmlm.settings.shipped import bundled_resolved
 from tests.support.hub import Hub, Repository
 from tests.support.loopback import Fault

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import ModelSource, Provenance, TrainingRecord
 from longmlm.errors import ModelError, UserError
-from longmlm.hubs.models import model_sha256
+from longmlm.hubs.model_files import model_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.families import FAMILIES, NEW_DEBERTA_HEAD
 from longmlm.model.loading import load_model

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,15 @@ from transformers import AutoModel, AutoTokenizer
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.data.engine import prepare_rows
+from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.folders import verify
+from longmlm.settings.masking import HeldOut, Masking
 from longmlm.settings.prepare import PrepareRecipe, Source
+from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, PretrainRuntime, Start
 from tests.support.commands import Command, command
-from tests.support.tiny import LONG_POSITIONS, demo_texts, tiny_folder
-from tests.support.training import ROOT, SOURCES
+from tests.support.tiny import LONG_POSITIONS, World, demo_texts, tiny_folder
+from tests.support.training import ROOT, SOURCES, training_lines
 
 __all__ = ["command"]
 EXAMPLES = ROOT / "examples"
@@ -188,6 +192,44 @@ def test_a_model_is_tuned_for_similarity(tmp_path: Path) -> None:
     assert (tmp_path / "tuned" / "modules.json").is_file()
     before, after = (AutoModel.from_pretrained(folder).state_dict() for folder in (base, tmp_path / "tuned"))
     assert any(not torch.equal(value, after[name]) for name, value in before.items() if "pooler" not in name)
+
+
+def test_the_trainer_of_transformers_makes_the_same_updates(
+    world: World, train: Callable[[PretrainConfig], Path], tmp_path: Path
+) -> None:
+    """In fp32 and without dropout, over more than one pass over the rows."""
+    num_steps, rows = 20, open_rows(world.rows, "train")
+    config = PretrainConfig(
+        run=str(tmp_path / "run"),
+        rows=str(world.rows),
+        start=Start(checkpoint=str(world.long)),
+        recipe=PretrainRecipe(
+            num_steps=num_steps,
+            batch_tokens=round(64 * rows.row_length * rows.mean_fill),
+            learning_rate=1e-3,
+            warmup_steps=4,
+            dropout=0.0,
+            precision="no",
+            masking=Masking(selected_fraction=0.3),
+            held_out=HeldOut(max_rows=4),
+        ),
+        runtime=PretrainRuntime(
+            num_threads=1, log_every_steps=1, evaluate_every_steps=num_steps, save_every_steps=num_steps
+        ),
+    )
+    ours = training_lines(train(config))
+    words = ["--steps", str(num_steps), "--rows-per-batch", "32", "--batches-per-step", "2", "--dropout", "0"]
+    words += ["--learning-rate", "1e-3", "--warmup-steps", "4"]
+    run(tmp_path, str(EXAMPLES / "trainer.py"), str(world.rows), str(world.long), "trained", *words)
+    state = json.loads((tmp_path / "trained" / "trainer_state.json").read_text())
+    theirs = [line for line in state["log_history"] if "loss" in line]
+    assert num_steps * 64 > 1.2 * len(rows) and len(theirs) == len(ours) == num_steps
+    figures = [(line.targets["mlm"].loss, line.gradient_norm, line.learning_rate) for line in ours]
+    names = ("loss", "grad_norm", "learning_rate")
+    for figure, name in zip(zip(*figures, strict=True), names, strict=True):
+        assert [line[name] for line in theirs] == pytest.approx(figure, rel=2e-5), name
+    assert ours[-1].targets["mlm"].loss < ours[0].targets["mlm"].loss - 0.5
+    assert AutoTokenizer.from_pretrained(tmp_path / "trained" / "model").model_max_length == LONG_POSITIONS
 
 
 def kept_by_datatrove(folder: Path, texts: list[str]) -> None:

@@ -122,7 +122,13 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(installed: I
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
         assert packed == set(files)
         assert all(archive.read(name) == path.read_bytes() for name, path in files.items())
-    for needed in ("py.typed", "bundled/roberta-mini/model.safetensors", "pipelines/demo.toml", "launches/zero-2.yaml"):
+    for needed in (
+        "py.typed",
+        "bundled/roberta-mini/model.safetensors",
+        "pipelines/demo.toml",
+        "launches/zero-2.yaml",
+        "launches/jobs/slurm.sbatch",
+    ):
         assert f"longmlm/{needed}" in packed
     assert installed.wheel.stat().st_size < LARGEST_BYTES
 

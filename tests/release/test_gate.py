@@ -13,7 +13,7 @@ from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import Provenance, TrainingRecord, read_provenance
 from longmlm.data.rows import Rows
 from longmlm.errors import ArtifactError, ReleaseError
-from longmlm.hubs.models import local_model_sha256, weights_sha256
+from longmlm.hubs.model_files import local_model_sha256, weights_sha256
 from longmlm.model.loading import load_model
 from longmlm.release.export import export
 from longmlm.release.gate import (

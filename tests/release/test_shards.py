@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from longmlm.folders import new_folder, read_manifest
-from longmlm.hubs.models import weights_sha256
+from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.loading import load_model
 from longmlm.release.export import export
 from longmlm.release.proof import prove

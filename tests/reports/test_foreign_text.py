@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from markupsafe import Markup
 
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.fine_tuned import FineTuned
@@ -20,7 +19,7 @@ from longmlm.hubs.licences import Licence
 from longmlm.release import dataset
 from longmlm.release.dataset import Publication
 from longmlm.reports import pages
-from longmlm.reports.card_code import Address
+from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.reports.evaluation import evaluation_page
 from longmlm.reports.model_card import CardFacts, Training, model_card, task_card
 from longmlm.reports.packing import Example, packing_page
@@ -71,7 +70,8 @@ class Reports:
     def task_card(self, text: str) -> str:
         tuned = replace(with_text(TUNED, FineTuned, text), **MARKDOWN)  # their writer has escaped what is in them
         provenance = with_text(Provenance(started_from=BASE), Provenance, text)
-        return task_card(card(text), tuned, provenance, with_text(LICENCE, Licence, text), Markup("code"))
+        code = LoadingCode("load_task.md", "text-classification")
+        return task_card(card(text), tuned, provenance, with_text(LICENCE, Licence, text), code, Address("tuned"))
 
     def dataset_card(self, text: str) -> str:
         publication = Publication("owner/tokenizer", RowsCard(license="mit"), "owner/rows", "v1")

@@ -68,6 +68,22 @@ def test_metadata_is_what_hubs_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("address", "base"),
+    [
+        (Address("tiny"), None),
+        (Address("owner/tiny", "hf"), None),
+        (Address("owner/tiny", "ms"), "maker/base"),
+    ],
+)
+def test_a_base_model_on_modelscope_is_named_with_its_address(address: Address, base: str | None) -> None:
+    """On the Hugging Face Hub, maker/base would be another model."""
+    extension = replace(EXTENSION, base=ModelSource(name="ms:maker/base", revision="c0ffee"))
+    card = render(address=address, provenance=replace(EXTENDED, extension=extension))
+    assert "[maker/base](https://modelscope.cn/models/maker/base) on ModelScope (revision c0ffee), extended" in card
+    assert ModelCard(card).data.base_model == base
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"training": Training({"seed": "7"}, 9000.0, 1.0), "has_onnx": True, "modules": ("Pooling",)},

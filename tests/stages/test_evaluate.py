@@ -16,7 +16,7 @@ from longmlm.artifacts.evaluation import EVALUATION_FILES, VIEW_NAMES, Evaluatio
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.batches.collate import MlmBatch
 from longmlm.folders import replaced_folder
-from longmlm.hubs.models import model_sha256, weights_sha256
+from longmlm.hubs.model_files import model_sha256, weights_sha256
 from longmlm.model.mlm import MlmObjective, MlmOutput
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.stages.evaluate import evaluate

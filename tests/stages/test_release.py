@@ -16,7 +16,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.folders import verify
 from longmlm.hubs import licences
-from longmlm.hubs.models import weights_sha256
+from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.loading import LoadedModel
 from longmlm.release import build, reload
 from longmlm.reports.card_code import Address, LoadingCode

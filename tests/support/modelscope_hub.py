@@ -71,10 +71,22 @@ def read(repository: Repository, parts: list[str], request: Request) -> Response
             tags = [{"Revision": name} for name in repository.tags]
             return success({"RevisionMap": {"Branches": [{"Revision": BRANCH}], "Tags": tags}})
         case ["repo", "files"] if commit:
-            return success({"Files": [entry(*each) for each in repository.commits[commit].items()]})
+            return success(listing(repository, commit))
         case ["repo"] if commit and path in repository.commits[commit]:
             return Response(repository.commits[commit][path])
     return failure(404, "no such revision or file")
+
+
+def listing(repository: Repository, commit: str) -> dict[str, object]:
+    """Returns the files of a commit, each with the commit that changed it last; of the commit itself, 8 digits."""
+    commits = list(repository.commits)
+    earlier, files = commits[: commits.index(commit) + 1], []
+    for path, content in repository.commits[commit].items():
+        unchanged = [one for one in earlier if repository.commits[one].get(path) == content]
+        files.append(entry(path, content) | {"Revision": unchanged[0]})
+    folders = {path.rpartition("/")[0] for path in repository.commits[commit] if "/" in path}
+    files += [{"Path": folder, "Name": folder, "Type": "tree", "Size": 0} for folder in sorted(folders)]
+    return {"Files": files, "IsVisual": 0, "LatestCommitter": {"Id": "", "ShortId": commit[:8]}}
 
 
 def entry(path: str, content: bytes) -> dict[str, object]:

@@ -12,7 +12,7 @@ from longmlm.artifacts.run import CheckpointState, RunSummary, TrainState
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.folders import new_folder, sha256_of
-from longmlm.hubs.models import listed_weights_sha256, local_model_sha256
+from longmlm.hubs.model_files import listed_weights_sha256, local_model_sha256
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.results import result_of
 from longmlm.training.run_folder import checkpoint_folder

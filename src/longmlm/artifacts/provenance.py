@@ -10,6 +10,7 @@ from longmlm.errors import counted
 from longmlm.settings.extend import NUM_GLOBAL_TOKENS, SMOOTH_TERMS, USED_BY, ExtendRecipe, Initialisation, PositionMode
 from longmlm.settings.masking import HeldOut, PairKind
 from longmlm.settings.pretrain import ComputePrecision
+from longmlm.settings.publishing import TARGET
 from longmlm.settings.shipped import is_same_path
 
 
@@ -35,6 +36,12 @@ class ModelSource:
     def public_name(self) -> str:
         """The hub name, or the last part of a local folder's path."""
         return self.name if self.revision else Path(self.name).name
+
+    @property
+    def on_modelscope(self) -> str | None:
+        """OWNER/NAME of a model on ModelScope; None for any other."""
+        named = TARGET.fullmatch(self.name)
+        return named["repository"] if self.revision and named and named["hub"] == "ms" else None
 
     def published(self) -> Self:
         """Returns the source as a release names it."""

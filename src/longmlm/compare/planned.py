@@ -23,7 +23,7 @@ from longmlm.compare.settings import ComparedPipeline
 from longmlm.config import resolved_pipeline
 from longmlm.errors import ConfigError
 from longmlm.folders import MANIFEST, sha256_of
-from longmlm.hubs.models import local_model_sha256
+from longmlm.hubs.model_files import local_model_sha256
 from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, sha256_of_json, trial_name
 from longmlm.settings.effects import settings_without_effect
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName

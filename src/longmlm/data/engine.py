@@ -37,7 +37,7 @@ from longmlm.errors import ArtifactError, DataError, EncoderError, UserError, co
 from longmlm.folders import sha256_of
 from longmlm.hubs import storage
 from longmlm.hubs.datasets import commit_of, is_local, source_files
-from longmlm.hubs.models import tokenizer_sha256
+from longmlm.hubs.model_files import tokenizer_sha256
 from longmlm.hubs.storage import AnyPath, located, version_of
 from longmlm.processes import exclusive_lock
 from longmlm.progress import message

@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 from longmlm.data.tokenizer_parts import contradicted_option, differing_parts, guessed_options, use_parts
 from longmlm.errors import DataError
 from longmlm.folders import parse_json
-from longmlm.hubs.models import CONFIG, read_architecture
+from longmlm.hubs.model_files import CONFIG
+from longmlm.hubs.models import read_architecture
 from longmlm.progress import quiet_libraries
 
 TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"

@@ -11,7 +11,8 @@ from longmlm.downstream.artifacts import DownstreamTrial
 from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.settings import Arm, DownstreamConfig, FinetuneRuntime, LabelledTask, Tuning
 from longmlm.errors import ModelError
-from longmlm.hubs.models import CONFIG, model_sha256, read_architecture, snapshot_of
+from longmlm.hubs.model_files import CONFIG, model_sha256
+from longmlm.hubs.models import read_architecture, snapshot_of
 from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, sha256_of_json, trial_name
 from longmlm.settings.pretrain import Tracker
 from longmlm.training.run_folder import model_or_best_checkpoint

@@ -22,7 +22,7 @@ from longmlm.downstream.page import write_fine_tuned
 from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.scores import predictions_of
 from longmlm.errors import DataError, naming
-from longmlm.hubs.models import model_sha256
+from longmlm.hubs.model_files import model_sha256
 from longmlm.processes import exclusive_lock, user_errors
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.runtime.trials import TRIAL

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import TypeVar
 
 import httpx2
-from huggingface_hub import HfApi, constants, errors, get_token, hf_hub_download, set_client_factory, snapshot_download
+from huggingface_hub import (
+    HfApi,
+    constants,
+    errors,
+    get_cached_repo_tree,
+    get_token,
+    hf_hub_download,
+    set_client_factory,
+    snapshot_download,
+    try_to_load_from_cache,
+)
 from huggingface_hub.utils import _http, disable_progress_bars, logging, parse_ratelimit_headers
 from huggingface_hub.utils.tqdm import progress_bar_states
 
@@ -110,6 +120,20 @@ def download_file(target: Target, commit: str, name: str) -> Path | None:
         return Path(hf_hub_download(target.name, name, repo_type=target.kind, revision=commit))
     except errors.RemoteEntryNotFoundError:
         return None
+
+
+def names_at(target: Target, commit: str) -> list[str] | None:
+    """Returns the paths of all files of a model at a commit; None if they are not known here."""
+    try:
+        return [file.path for file in get_cached_repo_tree(target.name, revision=commit)]
+    except errors.CachedRepoTreeNotFoundError:  # the hub does not answer, and an older client filled the cache
+        return None
+
+
+def cached_file(target: Target, commit: str, name: str) -> Path | None:
+    """Returns a file of a model if it is in the cache."""
+    path = try_to_load_from_cache(target.name, name, revision=commit)
+    return Path(path) if isinstance(path, str) else None
 
 
 @bounded_client()

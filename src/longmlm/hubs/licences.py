@@ -39,7 +39,7 @@ def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
     if not isinstance(data.get("license"), str):
         return Licence()
     name, link = (data.get(key) if isinstance(data.get(key), str) else None for key in ("license_name", "license_link"))
-    return Licence(data["license"], name, link, is_of_base=True)
+    return Licence(_identifier(data["license"]), name, link, is_of_base=True)
 
 
 def check_licence(card: ReleaseCard, provenance: Provenance) -> None:
@@ -51,6 +51,11 @@ def check_licence(card: ReleaseCard, provenance: Provenance) -> None:
             f"a model on a hub needs a licence, and {reason}: set card.license, in a pipeline file as the lines "
             '[release.card] and license = "apache-2.0", with the licence of your model'
         )
+
+
+def _identifier(licence: str) -> str:
+    """Returns the identifier of a licence that a card on ModelScope may call by its name."""
+    return {"apache license 2.0": "apache-2.0", "mit license": "mit"}.get(licence.lower(), licence)
 
 
 def _card_metadata(source: ModelSource) -> dict[str, Any]:  # a card may contain anything

@@ -1,26 +1,32 @@
 """Models by name: a local folder, or the files of one commit of a repository, each verified."""
 
-import functools
-import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from huggingface_hub import get_cached_repo_tree
 from huggingface_hub.constants import REPOCARD_NAME
-from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from huggingface_hub.utils.sha import git_hash
 
 from longmlm.errors import ModelError, ModelNotFoundError
-from longmlm.folders import MANIFEST, parse_json, read_manifest, sha256_of
+from longmlm.folders import parse_json, sha256_of
 from longmlm.hubs import huggingface
-from longmlm.hubs.extra_files import LICENCES, TOKENIZER_FILES, check_links, extra_files, files_below, module_folders
-from longmlm.settings.publishing import Target
+from longmlm.hubs.model_files import (
+    CONFIG,
+    LICENCES,
+    check_links,
+    extra_files,
+    files_below,
+    module_folders,
+    weight_files,
+)
+from longmlm.settings.publishing import Target, parse_target
 from longmlm.settings.shipped import BUNDLED, PACKAGE
 
-CONFIG = "config.json"
+MODELSCOPE = "ms:"
+Result = TypeVar("Result")
 PATH_PREFIXES = ("/", "./", "../", "~")
 SETTINGS = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja", *LICENCES)  # config and tokenizer, never code
 HASHES: dict[int, Callable[[Path], str]] = {64: sha256_of, 40: lambda path: git_hash(path.read_bytes())}  # by digits
@@ -45,6 +51,52 @@ class HubSnapshot:
         return extra_files(self.names, module_folders(self.folder))
 
 
+@runtime_checkable
+class ModelHub(Protocol):
+    """What the module of a hub does to download models."""
+
+    def retry_download(self, target: Target, attempt: Callable[[], Result]) -> Result:
+        """Returns the result of an attempt; raises a ModelError in one line for its last failure."""
+
+    def resolve(self, target: Target) -> tuple[str, str | None]:
+        """Returns the commit of a revision, and a note if the hub did not answer and the cache was used."""
+
+    def download(self, target: Target, commit: str, patterns: Sequence[str], ignored: Sequence[str] = ()) -> Path:
+        """Returns the folder with the files that match a pattern, after downloading those that are not in the cache."""
+
+    def download_file(self, target: Target, commit: str, name: str) -> Path | None:
+        """Returns one file, from the cache if it is there; None if the repository does not have it."""
+
+    def names_at(self, target: Target, commit: str) -> list[str] | None:
+        """Returns the paths of all files at a commit; None if they are not known here."""
+
+    def cached_file(self, target: Target, commit: str, name: str) -> Path | None:
+        """Returns a file if it is in the cache."""
+
+
+def _target(name: str, revision: str | None) -> Target:
+    """Returns the repository that a model's name means, on the Hugging Face Hub or, as ms:OWNER/NAME, on ModelScope."""
+    if not name.startswith(MODELSCOPE):
+        return Target("hf", name, revision)
+    try:
+        target = parse_target(name)
+    except ValueError:
+        raise ModelNotFoundError(f"{name}: no such model: on ModelScope, models are named ms:OWNER/NAME") from None
+    if revision and target.revision not in (None, revision):
+        raise ModelError(f"{name} names a revision, and revision = {revision} another one: remove one of them")
+    return replace(target, revision=revision or target.revision)
+
+
+def _hub_of(target: Target) -> ModelHub:
+    if target.hub == "hf":
+        return huggingface
+    if find_spec("modelscope_hub") is None:
+        raise ModelError(f"ms:{target.name}: ModelScope's client is not installed: pip install 'longmlm[modelscope]'")
+    from longmlm.hubs import modelscope
+
+    return modelscope
+
+
 def snapshot_of(name: str, revision: str | None = None, with_weights: bool = True) -> HubSnapshot:
     """Returns a folder as it is, or the folder of a repository's files after downloading what is not in the cache.
 
@@ -57,21 +109,19 @@ def snapshot_of(name: str, revision: str | None = None, with_weights: bool = Tru
             raise ModelError(f"{name} is a folder, which has no revision {revision}: remove revision")
         check_links(Path(name))
         return HubSnapshot(Path(name), tuple(files_below(Path(name))))
-    target = Target("hf", name, revision)
-    return huggingface.retry_download(target, lambda: _download(target, with_weights))
+    target = _target(name, revision)
+    hub = _hub_of(target)
+    return hub.retry_download(target, lambda: _download(hub, target, with_weights))
 
 
-def _download(target: Target, with_weights: bool) -> HubSnapshot:
-    commit, note = huggingface.resolve(target)
-    folder = huggingface.download(target, commit, SETTINGS, IGNORED)
-    try:
-        names = [file.path for file in get_cached_repo_tree(target.name, revision=commit)]
-    except CachedRepoTreeNotFoundError:  # the hub does not answer, and an older client filled the cache
-        names = files_below(folder)
+def _download(hub: ModelHub, target: Target, with_weights: bool) -> HubSnapshot:
+    commit, note = hub.resolve(target)
+    folder = hub.download(target, commit, SETTINGS, IGNORED)
+    names = hub.names_at(target, commit) or files_below(folder)
     extra = [name for name in extra_files(names, module_folders(folder)) if "/" in name] if with_weights else []
     weights = weight_files(names) if with_weights else []
     if weights or extra:
-        huggingface.download(target, commit, [*weights, *extra])
+        hub.download(target, commit, [*weights, *extra])
     check_links(folder)
     _check_unaltered(folder, [*SETTINGS, *weights], extra)
     return HubSnapshot(folder, tuple(names), commit, (note,) if note else ())
@@ -79,8 +129,15 @@ def _download(target: Target, with_weights: bool) -> HubSnapshot:
 
 def commit_of(name: str, revision: str | None = None) -> str:
     """Returns the commit of a repository's branch, tag or commit; raises ModelNotFoundError if there is none."""
-    target = Target("hf", name, revision)
-    return huggingface.retry_download(target, lambda: huggingface.resolve(target))[0]
+    target = _target(name, revision)
+    hub = _hub_of(target)
+    return hub.retry_download(target, lambda: hub.resolve(target))[0]
+
+
+def cached_file(name: str, commit: str, file: str) -> Path | None:
+    """Returns a file of a repository at a commit if it is in the cache."""
+    target = _target(name, commit)
+    return _hub_of(target).cached_file(target, commit, file)
 
 
 def check_model(name: str, revision: str | None = None, needs_weights: bool = True) -> None:
@@ -104,10 +161,9 @@ def config_of_model(name: str, revision: str | None = None, needs_weights: bool 
     if is_folder(name):
         check_model(name, needs_weights=needs_weights)
     else:
-        target = Target("hf", name, revision)
-        path = huggingface.retry_download(
-            target, lambda: huggingface.download_file(target, huggingface.resolve(target)[0], CONFIG)
-        )
+        target = _target(name, revision)
+        hub = _hub_of(target)
+        path = hub.retry_download(target, lambda: hub.download_file(target, hub.resolve(target)[0], CONFIG))
     try:
         content = _config_in(str(path)) if path else {}
     except ModelError:
@@ -128,8 +184,9 @@ def model_card_of(name: str, commit: str | None) -> str:
     if path.parent.is_dir():
         check_links(path.parent)
     if commit and not path.is_file():
-        target = Target("hf", name, commit)
-        path = huggingface.retry_download(target, lambda: huggingface.download_file(target, commit, path.name)) or path
+        target = _target(name, commit)
+        hub = _hub_of(target)
+        path = hub.retry_download(target, lambda: hub.download_file(target, commit, path.name)) or path
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
@@ -143,7 +200,7 @@ def is_folder(name: str) -> bool:
         raise ModelNotFoundError(f"{BUNDLED}{path.name}: no such bundled model: choose {models}")
     if name.startswith(PATH_PREFIXES):
         raise ModelNotFoundError(f"{name}: no such folder: check its path")
-    if "://" not in name and name.partition("@")[0].count("/") > 1:
+    if "://" not in name and not name.startswith(MODELSCOPE) and name.partition("@")[0].count("/") > 1:
         raise ModelNotFoundError(f"{name}: no such folder: check its path, or run the stage that writes it first")
     return False
 
@@ -188,80 +245,6 @@ def _config_in(config_file: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelError(f"{config_file} does not describe a model: it holds no JSON object")
     return content
-
-
-def weights_sha256(folder: str | Path) -> str:
-    """Returns one SHA-256 of all weight files in a local folder; raises ModelError if there are none."""
-    return hashlib.sha256("".join(sha256_of(path) for path in local_weights(folder)).encode()).hexdigest()
-
-
-def listed_weights_sha256(folder: Path) -> str | None:
-    """Returns weights_sha256, without reading the weights if a manifest lists their hashes; None without weights."""
-    if not (folder / MANIFEST).is_file():
-        return weights_sha256(folder) if weight_paths(folder) else None
-    files = read_manifest(folder)["files"]
-    return hashlib.sha256("".join(files[name]["sha256"] for name in weight_files(list(files))).encode()).hexdigest()
-
-
-def model_sha256(folder: str | Path) -> str:
-    """Returns one SHA-256 of weights, architecture and tokenizer in a local folder; ModelError without weights."""
-    hashes = _hashes(Path(folder), (CONFIG, "longmlm.json", "tokenizer*", *TOKENIZER_FILES))
-    return hashlib.sha256("\n".join([weights_sha256(folder), *hashes]).encode()).hexdigest()
-
-
-def _hashes(folder: Path, patterns: Sequence[str]) -> list[str]:
-    files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
-    return [f"{path.name} {sha256_of(path)}" for path in sorted(files)]
-
-
-def tokenizer_sha256(name: str) -> str | None:
-    """Returns one SHA-256 of the tokenizer's files in a local folder; None if there are none, as for one on a hub."""
-    hashes = _hashes(Path(name), ("tokenizer*", *TOKENIZER_FILES))
-    return hashlib.sha256("\n".join(hashes).encode()).hexdigest() if hashes else None
-
-
-def local_model_sha256(name: str | None) -> str:
-    """Returns model_sha256 of a model in a folder; empty for a run, for one on a hub, and without weights."""
-    folder = Path(name or "")
-    if name is None or not (folder / CONFIG).is_file() or not (weights := weight_paths(folder)):
-        return ""
-    return _model_sha256(name, tuple((path.stat().st_mtime_ns, path.stat().st_size) for path in weights))
-
-
-@functools.cache
-def _model_sha256(folder: str, _times_and_sizes: tuple[tuple[int, int], ...]) -> str:
-    return model_sha256(folder)
-
-
-def local_weights(folder: str | Path) -> list[Path]:
-    """Returns the weight files in a local folder; raises ModelError if there are none."""
-    if not Path(folder).exists():
-        raise ModelNotFoundError(f"{folder}: no such folder: run longmlm pretrain first, or check its path")
-    if not (paths := weight_paths(Path(folder))):
-        raise ModelError(
-            f"{folder} is neither a run with checkpoints nor a folder with model.safetensors or pytorch_model.bin"
-        )
-    return paths
-
-
-def weight_paths(folder: Path) -> list[Path]:
-    """Returns the weight files in a local folder; none if there is no such folder."""
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return [folder / name for name in weight_files(names)]
-
-
-def weight_files(names: Sequence[str]) -> list[str]:
-    """Returns which of a folder's files transformers reads weights from: safetensors before pytorch_model.bin.
-
-    A single file is preferred to shards. Variants such as model.fp16.safetensors are not read.
-    """
-    top = [name for name in names if "/" not in name]
-    for single, suffix in (("model.safetensors", ".safetensors"), ("pytorch_model.bin", ".bin")):
-        stem = single.removesuffix(suffix)
-        candidates = sorted(name for name in top if name.startswith(stem) and name.endswith(suffix))
-        if shards := [name for name in candidates if name == single or not name.startswith(f"{stem}.")]:
-            return [single] if single in shards else shards
-    return []
 
 
 def _check_unaltered(folder: Path, patterns: Sequence[str], extra: Sequence[str]) -> None:

@@ -1,37 +1,55 @@
-"""ModelScope: uploads a folder to a repository in one commit of its only branch, which may be tagged."""
+"""ModelScope: uploads a folder in one commit of a repository's only branch; downloads the files of a model."""
 
 import base64
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 from huggingface_hub import ModelCard
 from huggingface_hub.constants import REPOCARD_NAME
+from huggingface_hub.utils import filter_repo_objects
 from modelscope_hub import HubApi, HubConfig, License, Visibility
 from modelscope_hub.constants import MODEL_LFS_SUFFIX, UPLOAD_INLINE_METADATA_PATHS, UPLOAD_LFS_FORCE_THRESHOLD_BYTES
 from modelscope_hub.errors import APIError, HubError, NotExistError
 from requests.adapters import HTTPAdapter
 
-from longmlm.errors import ReleaseError
+from longmlm.errors import ReleaseError, naming
 from longmlm.folders import sha256_of
-from longmlm.hubs.transfers import TIMEOUT_SECONDS, Cause, TransferError, causes, redact, request_error, user_error
+from longmlm.hubs.modelscope_cache import Listing, cache_folder, cached_listing, keep_listing, snapshot_folder
+from longmlm.hubs.transfers import (
+    TIMEOUT_SECONDS,
+    Cause,
+    TransferError,
+    causes,
+    redact,
+    request_error,
+    retry,
+    user_error,
+)
 from longmlm.settings.publishing import Target
 
 TOKEN_VARIABLE = "MODELSCOPE_API_TOKEN"  # noqa: S105 - the name of the variable
 BRANCH = "master"
 MODEL = "model"
+LOOKUP_SECONDS = 10.0  # after which the cache is used
+Result = TypeVar("Result")
 
 
 class SingleAttempt(HTTPAdapter):
     """Sends each request once with a timeout; the client's own adapter would retry for an hour, or as the hub asks."""
 
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
     def send(self, *arguments: Any, **options: Any) -> requests.Response:
         """Returns the response; raises requests.Timeout if it takes too long."""
-        options["timeout"] = TIMEOUT_SECONDS
+        options["timeout"] = self.seconds
         return super().send(*arguments, **options)
 
 
@@ -41,14 +59,29 @@ def check_ready(target: Target) -> None:
         raise user_error(TransferError(Cause.UNAUTHORIZED), "upload", target)
 
 
+@contextmanager
+def _client(seconds: float = TIMEOUT_SECONDS) -> Iterator[HubApi]:
+    """Yields a client that sends each request once, logs nothing, and leaves no token or id on this machine.
+
+    A request of its own fails after so many seconds; the client repeats parts of a download by itself.
+    """
+    logger = logging.getLogger("modelscope_hub")  # it logs requests with signed URLs
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with tempfile.TemporaryDirectory() as home:
+            api = HubApi(HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home)))
+            for scheme in ("http://", "https://"):
+                api.legacy._session.mount(scheme, SingleAttempt(seconds))  # noqa: SLF001 - there is no setting for its retries
+            yield api
+    finally:
+        logger.setLevel(level)
+
+
 def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> str:
     """Uploads to the only branch and sets the tag."""
-    logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL + 1)  # it logs requests with signed URLs
     expected = {name: sha256_of(folder / name) for name in names}
-    with tempfile.TemporaryDirectory() as home:  # the client stores the token and an id of the machine there
-        api = HubApi(HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home), cache_dir=Path(home)))
-        for scheme in ("http://", "https://"):
-            api.legacy._session.mount(scheme, SingleAttempt())  # noqa: SLF001 - there is no setting for its retries
+    with _client() as api:
         _open_repository(api, folder, target)
         tag = target.tag
         _, tags = api.legacy.list_revisions_detail(target.name, MODEL)
@@ -116,6 +149,81 @@ def _action(path: Path, name: str, blob: str | None) -> dict[str, str | int]:
         return {**action, "type": "lfs", "sha256": blob, "content": "", "encoding": ""}
     content = base64.b64encode(path.read_bytes()).decode()
     return {**action, "type": "normal", "sha256": "", "content": content, "encoding": "base64"}
+
+
+def retry_download(target: Target, attempt: Callable[[], Result]) -> Result:
+    """Returns the result of an attempt; raises as `retry` does."""
+
+    def named() -> Result:
+        with naming(cache_folder(target)):
+            return attempt()
+
+    return retry(named, "download", target, translate)
+
+
+def resolve(target: Target) -> tuple[str, str | None]:
+    """Returns the commit of the target's revision, and a note if the site did not answer and the cache was used."""
+    if target.is_pinned:
+        return str(target.revision), None
+    revision = target.revision or BRANCH
+    try:
+        return _listed(target, revision).commit, None
+    except Exception as error:
+        if not translate(error).is_transient or (cached := cached_listing(target, revision)) is None:
+            raise
+        return (
+            cached.commit,
+            f"ModelScope does not answer: ms:{target.name} is taken from the cache, at commit {cached.commit}",
+        )
+
+
+def download(target: Target, commit: str, patterns: Sequence[str], ignored: Sequence[str] = ()) -> Path:
+    """Returns the folder with the repository's files that match a pattern; intact files there are not downloaded."""
+    listing, folder = _listing(target, commit), snapshot_folder(target, commit)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = filter_repo_objects(listing.files, allow_patterns=list(patterns), ignore_patterns=list(ignored))
+    if missing := [name for name in names if not listing.is_intact(name, folder)]:
+        with _client() as api:
+            for name in missing:
+                sha256, size = listing.files[name]
+                about: dict[str, Any] = {"revision": commit, "expected_sha256": sha256, "file_size": size}
+                api.download_file(target.name, MODEL, name, local_dir=folder, **about)
+    return folder
+
+
+def download_file(target: Target, commit: str, name: str) -> Path | None:
+    """Returns one file of the repository, from the cache if it is there; None if the repository does not have it."""
+    return download(target, commit, [name]) / name if name in _listing(target, commit).files else None
+
+
+def names_at(target: Target, commit: str) -> list[str] | None:
+    """Returns the paths of all files of the repository at a commit; None if they are not known here."""
+    listing = cached_listing(target, commit)
+    return list(listing.files) if listing else None
+
+
+def cached_file(target: Target, commit: str, name: str) -> Path | None:
+    """Returns a file of the repository if it is in the cache."""
+    path = snapshot_folder(target, commit) / name
+    return path if path.is_file() else None
+
+
+def _listing(target: Target, commit: str) -> Listing:
+    return cached_listing(target, commit) or _listed(target, commit)
+
+
+def _listed(target: Target, revision: str) -> Listing:
+    """Returns the files at a revision, which the site is asked for; keeps them for when it does not answer."""
+    with _client(LOOKUP_SECONDS) as api:
+        about = {"Revision": revision, "Recursive": "True"}
+        try:  # list_repo_files leaves out the commit
+            response = api.legacy._request("GET", f"models/{target.name}/repo/files", params=about)  # noqa: SLF001
+        except NotExistError as error:
+            api.legacy.get_repo_info(target.name, MODEL)  # raises the same if there is no such repository
+            raise TransferError(Cause.NO_REVISION) from error
+    listing = Listing.of(response.json(), revision)
+    keep_listing(target, revision, listing)
+    return listing
 
 
 def translate(error: Exception) -> TransferError:

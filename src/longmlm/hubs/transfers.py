@@ -34,6 +34,7 @@ LOGINS: dict[Hub, str] = {
     "ms": "set MODELSCOPE_API_TOKEN to a valid token",
     "storage": "set valid credentials (for s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)",
 }
+CACHES: dict[Hub, str] = {"hf": "HF_HOME", "ms": "MODELSCOPE_CACHE"}
 SIGNED_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*|(?<=://)(?P<path>[^\s?#)]*)[?#][^\s)]+")
 USER_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@:\s]*:(?!\d+(?:[/?#\s]|$))\S*@|[^/@?#\s]+@)")
 SECRET_VARIABLE = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
@@ -98,7 +99,7 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
     pause = f"it asks for a pause of {error.retry_after:,.0f} seconds" if error.retry_after else ""
     details = ", ".join(filter(None, (error.message, pause)))
     problem += f" ({details})" if details else ""
-    line = f"{redact(target.name)}: {problem}; {remedy}"
+    line = f"{_shown(target, direction)}: {problem}; {remedy}"
     if direction == "upload":
         return UnavailableError(line) if error.is_transient else ReleaseError(line)
     if target.kind == "dataset":
@@ -107,6 +108,11 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
         return ModelNotFoundError(line)
     is_unavailable = error.is_transient or error.cause is Cause.OFFLINE
     return ModelUnavailableError(line) if is_unavailable else ModelError(line)
+
+
+def _shown(target: Target, direction: Direction) -> str:
+    """Returns the name that the user knows; a model is downloaded from ModelScope as ms:OWNER/NAME."""
+    return f"{'ms:' if target.hub == 'ms' and direction == 'download' else ''}{redact(target.name)}"
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -149,8 +155,8 @@ def retry(
         except Exception as error:
             if direction == "download" and (line := explained(error)):
                 kind = DataError if target.kind == "dataset" else ModelError
-                where = "the environment variable HF_HOME names the folder of downloads"
-                raise kind(f"{redact(target.name)}: {line}; {where}") from error
+                where = f"the environment variable {CACHES.get(target.hub, 'HF_HOME')} names the folder of downloads"
+                raise kind(f"{_shown(target, direction)}: {line}; {where}") from error
             failure = next((cause for cause in causes(error) if isinstance(cause, TransferError)), translate(error))
             failed = user_error(failure, direction, target)
             wait = next(waits, None)

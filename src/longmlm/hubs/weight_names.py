@@ -4,10 +4,10 @@ import pickletools
 import zipfile
 from pathlib import Path
 
-from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 
-from longmlm.hubs.models import CONFIG, commit_of, is_folder, weight_paths
+from longmlm.hubs.model_files import CONFIG, weight_paths
+from longmlm.hubs.models import cached_file, commit_of, is_folder
 
 MAX_PICKLE_BYTES = 50_000_000  # the names of a .bin file take thousands
 
@@ -31,10 +31,8 @@ def weights_here(name: str, revision: str | None = None) -> list[Path]:
 
 
 def _cached_weights(name: str, revision: str | None) -> list[Path]:
-    config = try_to_load_from_cache(name, CONFIG, revision=commit_of(name, revision))
-    if not isinstance(config, str):
-        return []
-    paths = weight_paths(Path(config).parent)
+    config = cached_file(name, commit_of(name, revision), CONFIG)
+    paths = weight_paths(config.parent) if config else []
     return paths if paths and _has_all_shards(paths) else []
 
 

@@ -15,8 +15,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from longmlm.artifacts.provenance import Provenance
 from longmlm.data.pretrained import save_pretrained
 from longmlm.errors import naming
-from longmlm.hubs.extra_files import MODULE_WEIGHTS, MODULES, REWRITTEN_FILES, SENTENCE_CONFIGS, VOCABULARY_FILES
-from longmlm.hubs.models import HubSnapshot, weight_files
+from longmlm.hubs.model_files import (
+    MODULE_WEIGHTS,
+    MODULES,
+    REWRITTEN_FILES,
+    SENTENCE_CONFIGS,
+    VOCABULARY_FILES,
+    weight_files,
+)
+from longmlm.hubs.models import HubSnapshot
 from longmlm.model.checks import REBUILT_BUFFERS, load_tensors, stored_weights
 from longmlm.model.position_table import with_lengths
 from longmlm.progress import quiet_libraries

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from longmlm.errors import ModelError, system_error
 from longmlm.folders import MANIFEST, parse_json, sha256_of
-from longmlm.hubs.extra_files import MODULES, extra_files, module_folders
-from longmlm.hubs.models import HubSnapshot, check_has_config, check_has_weights, weight_paths
+from longmlm.hubs.model_files import MODULES, extra_files, module_folders, weight_paths
+from longmlm.hubs.models import HubSnapshot, check_has_config, check_has_weights
 
 JSON_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin")  # of the files that are read

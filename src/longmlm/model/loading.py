@@ -24,7 +24,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.data.pretrained import Pretrained, load_pretrained
 from longmlm.errors import ModelError, UserError, counted, explained
-from longmlm.hubs.models import CONFIG, local_model_sha256, read_architecture, snapshot_of, weight_paths
+from longmlm.hubs.model_files import CONFIG, local_model_sha256, weight_paths
+from longmlm.hubs.models import read_architecture, snapshot_of
 from longmlm.model.architecture import NUM_GLOBAL
 from longmlm.model.carried import Carried, read_carried
 from longmlm.model.checks import check_encoder, check_model_files, check_stored, check_tied, stored_weights

@@ -15,7 +15,8 @@ from longmlm.data.files import files_of, readable
 from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.records import text_bytes
 from longmlm.hubs.datasets import shards_of
-from longmlm.hubs.models import CONFIG, config_of_model, read_architecture
+from longmlm.hubs.model_files import CONFIG
+from longmlm.hubs.models import config_of_model, read_architecture
 from longmlm.hubs.storage import located
 from longmlm.model.families import num_parameters
 from longmlm.settings.pipeline import ResolvedPipeline

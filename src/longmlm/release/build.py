@@ -19,7 +19,7 @@ from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import new_folder, unlisted_note, verify
 from longmlm.hubs.licences import check_licence, licence_of
-from longmlm.hubs.models import weights_sha256
+from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
 from longmlm.model.loading import LoadedModel, load_trained

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, LongformerConfig, PreTrainedConfig, PreTrainedModel
 
 from longmlm.errors import ReleaseError
-from longmlm.hubs.extra_files import SENTENCE_FILES, TEMPLATES
+from longmlm.hubs.model_files import SENTENCE_FILES, TEMPLATES
 from longmlm.model.architecture import NUM_GLOBAL, architecture_of, position_offset, without_pooler
 from longmlm.model.carried import Carried, save_model
 from longmlm.model.checks import REBUILT_BUFFERS

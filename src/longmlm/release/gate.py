@@ -16,7 +16,7 @@ from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError, counted
 from longmlm.evaluation.frozen import FrozenRows, whole
 from longmlm.evaluation.measure import measure, measure_pairs
-from longmlm.hubs.models import local_model_sha256
+from longmlm.hubs.model_files import local_model_sha256
 from longmlm.model.loading import class_for, library_errors
 from longmlm.model.mlm import MlmObjective
 from longmlm.runtime.launch import launch, supported_precision

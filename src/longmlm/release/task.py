@@ -16,7 +16,7 @@ from longmlm.artifacts.fine_tuned import MODEL, FineTuned
 from longmlm.artifacts.provenance import Provenance, read_provenance
 from longmlm.errors import ReleaseError, counted
 from longmlm.hubs.licences import licence_of
-from longmlm.hubs.models import weights_sha256
+from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.architecture import position_offset
 from longmlm.model.loading import LoadedModel, load_model, stock_global_tokens
 from longmlm.release.build import ReleaseSettings, new_release
@@ -69,7 +69,7 @@ def _build(source: Path, tuned: FineTuned, settings: ReleaseSettings, folder: Pa
     language = next(iter(settings.card.languages), "en")
     code = LoadingCode("load_task.md", PIPELINE_TASKS[tuned.auto_class], tuned.stride, language)
     licence = licence_of(settings.card.license, loaded.provenance)
-    card = task_card(settings.card, tuned, loaded.provenance, licence, code.on_card(settings.address))
+    card = task_card(settings.card, tuned, loaded.provenance, licence, code, settings.address)
     (folder / REPOCARD_NAME).write_text(card, encoding="utf-8")
     model = rounded(loaded, recipe.weights)
     proof = reload_in_process(folder, _reference(model, loaded.tokenizer), [code], tuned.auto_class)

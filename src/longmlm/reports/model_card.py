@@ -22,6 +22,7 @@ from longmlm.reports.pages import front_matter, render
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.settings.prepare import RowsCard
 from longmlm.settings.pretrain import number_format
+from longmlm.settings.publishing import Hub
 from longmlm.settings.release import ReleaseCard
 from longmlm.settings.tables import leaves
 from longmlm.training.run_folder import read_state
@@ -97,6 +98,7 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
             card,
             facts.licence,
             facts.provenance,
+            facts.address.hub,
             language=languages(card, facts.rows),
             pipeline_tag="fill-mask",
             datasets=datasets(facts.rows) or None,
@@ -124,8 +126,10 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
     return str(text)
 
 
-def task_card(card: ReleaseCard, tuned: FineTuned, provenance: Provenance, licence: Licence, code: Markup) -> str:
-    """Returns README.md of a fine-tuned model; `code` is the block that loads it."""
+def task_card(
+    card: ReleaseCard, tuned: FineTuned, provenance: Provenance, licence: Licence, code: LoadingCode, address: Address
+) -> str:
+    """Returns README.md of a fine-tuned model; `code` is the block that loads it from `address`."""
     task = PIPELINE_TASKS[tuned.auto_class]
     result = EvalResult(
         task_type=task,
@@ -141,13 +145,14 @@ def task_card(card: ReleaseCard, tuned: FineTuned, provenance: Provenance, licen
             card,
             licence,
             provenance,
+            address.hub,
             language=list(card.languages) or None,
             pipeline_tag=task,
             tags=["long-context"] if provenance.extension else None,
             eval_results=[result],
         ),
         card=card,
-        code=code,
+        code=code.on_card(address),
         licence=licence,
         provenance=provenance,
         parts={name: markup(getattr(tuned, name)) for name in ("about", "reading", "scores", "training", "comparison")},
@@ -167,15 +172,21 @@ def _held_out_result(card: ReleaseCard, accuracy: float) -> EvalResult:
     )
 
 
-def _metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, **fields: Any) -> Markup:
-    """Returns the card's YAML metadata for hubs: licence, base model, title and the given `fields`."""
+def _metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, hub: Hub, **fields: Any) -> Markup:
+    """Returns the card's YAML metadata for hubs: licence, base model, title and the given `fields`.
+
+    A base model on ModelScope is named for ModelScope only: elsewhere, its name would be that of another repository.
+    """
     source = provenance.source
+    base = source.name if source and source.revision else None
+    if source and source.on_modelscope:
+        base = source.on_modelscope if hub == "ms" else None
     return front_matter(
         ModelCardData,
         license=licence.identifier,
         license_name=licence.name,
         license_link=licence.link,
-        base_model=source.name if source and source.revision else None,
+        base_model=base,
         model_name=card.title,
         library_name="transformers",
         **fields,

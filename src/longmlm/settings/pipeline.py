@@ -32,8 +32,8 @@ class Pipeline:
     """From text and a model to a released long model: the settings of every stage follow from a few keys."""
 
     model: str | None = None
-    """Folder or hub name of the base model, or a run folder, for its best checkpoint; leave it out to train a new one,
-    described in [pretrain.start]."""
+    """Folder of the base model, or its name: OWNER/NAME on the Hugging Face Hub, ms:OWNER/NAME on ModelScope; or a run
+    folder, for its best checkpoint. Leave it out to train a new one, described in [pretrain.start]."""
     corpus: tuple[str, ...] = ()
     """Paths, URLs or globs of the text; for datasets or several sources, use [[prepare.recipe.sources]] instead."""
     length: int

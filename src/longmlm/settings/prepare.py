@@ -119,7 +119,7 @@ class PrepareRecipe:
     """What the rows contain; changing it makes different rows."""
 
     tokenizer: str
-    """Tokenizer of the model to train: a folder, a run folder or a hub name (OWNER/NAME[@REVISION])."""
+    """Tokenizer of the model to train: a folder, a run folder or a hub name ([ms:]OWNER/NAME[@REVISION])."""
     row_length: int
     """Tokens per row, including both special tokens."""
     sources: tuple[Source, ...] = ()

@@ -28,7 +28,8 @@ class Start:
     """The initial weights: a checkpoint, or an untrained model with a tokenizer."""
 
     checkpoint: str | None = None
-    """Folder or hub name of a model with an MLM head, or a run folder, whose best checkpoint is used."""
+    """Folder or hub name (OWNER/NAME, ms:OWNER/NAME) of a model with an MLM head, or a run folder, whose best
+    checkpoint is used."""
     revision: str | None = None
     """Branch, tag or commit of a checkpoint on the hub."""
     new_head: bool = False

@@ -13,7 +13,7 @@ from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.evaluation.comparison import compare, load_models
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.folders import replaced_folder
-from longmlm.hubs.models import local_model_sha256, weights_sha256
+from longmlm.hubs.model_files import local_model_sha256, weights_sha256
 from longmlm.reports.evaluation import accuracy_table, sources_table, write_evaluation
 from longmlm.reports.pages import made_with
 from longmlm.reports.tables import text_table

@@ -6,7 +6,7 @@ from transformers import PreTrainedConfig
 
 from longmlm.artifacts.provenance import Extension, ModelSource
 from longmlm.folders import check_absent
-from longmlm.hubs.models import local_model_sha256
+from longmlm.hubs.model_files import local_model_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import ExtensionReport, write_extension
 from longmlm.model.families import planned_extension

@@ -1,17 +1,22 @@
-"""Which files of a model are carried over unchanged: licences, tokenizer extras, modules of sentence-transformers.
+"""The files of a model: weights, with the hashes that identify it; licences, tokenizer extras and modules.
+
+Those of the last three kinds are carried over unchanged.
 
 A sentence-transformers model names the folders of its modules, such as 1_Pooling, in modules.json. A tokenizer may have
 vocab.txt, special_tokens_map.json or additional_chat_templates/tool.jinja next to its tokenizer.json.
 """
 
-from collections.abc import Collection, Iterable
+import functools
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
-from longmlm.errors import ModelError
-from longmlm.folders import parse_json
+from longmlm.errors import ModelError, ModelNotFoundError
+from longmlm.folders import MANIFEST, parse_json, read_manifest, sha256_of
 from longmlm.temporary import leads_out
 
+CONFIG = "config.json"
 MODULES = "modules.json"
 SENTENCE_CONFIGS = "sentence_*_config.json"  # sentence_bert_config.json; older ones are named after other families
 SENTENCE_FILES = (MODULES, SENTENCE_CONFIGS, "config_sentence_transformers.json")
@@ -100,3 +105,77 @@ def files_below(folder: Path) -> list[str]:
     """Returns the paths of all files in a folder, relative to it; hidden files and folders are left out."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return sorted(path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts))
+
+
+def weights_sha256(folder: str | Path) -> str:
+    """Returns one SHA-256 of all weight files in a local folder; raises ModelError if there are none."""
+    return hashlib.sha256("".join(sha256_of(path) for path in local_weights(folder)).encode()).hexdigest()
+
+
+def listed_weights_sha256(folder: Path) -> str | None:
+    """Returns weights_sha256, without reading the weights if a manifest lists their hashes; None without weights."""
+    if not (folder / MANIFEST).is_file():
+        return weights_sha256(folder) if weight_paths(folder) else None
+    files = read_manifest(folder)["files"]
+    return hashlib.sha256("".join(files[name]["sha256"] for name in weight_files(list(files))).encode()).hexdigest()
+
+
+def model_sha256(folder: str | Path) -> str:
+    """Returns one SHA-256 of weights, architecture and tokenizer in a local folder; ModelError without weights."""
+    hashes = _hashes(Path(folder), (CONFIG, "longmlm.json", "tokenizer*", *TOKENIZER_FILES))
+    return hashlib.sha256("\n".join([weights_sha256(folder), *hashes]).encode()).hexdigest()
+
+
+def _hashes(folder: Path, patterns: Sequence[str]) -> list[str]:
+    files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return [f"{path.name} {sha256_of(path)}" for path in sorted(files)]
+
+
+def tokenizer_sha256(name: str) -> str | None:
+    """Returns one SHA-256 of the tokenizer's files in a local folder; None if there are none, as for one on a hub."""
+    hashes = _hashes(Path(name), ("tokenizer*", *TOKENIZER_FILES))
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest() if hashes else None
+
+
+def local_model_sha256(name: str | None) -> str:
+    """Returns model_sha256 of a model in a folder; empty for a run, for one on a hub, and without weights."""
+    folder = Path(name or "")
+    if name is None or not (folder / CONFIG).is_file() or not (weights := weight_paths(folder)):
+        return ""
+    return _model_sha256(name, tuple((path.stat().st_mtime_ns, path.stat().st_size) for path in weights))
+
+
+@functools.cache
+def _model_sha256(folder: str, _times_and_sizes: tuple[tuple[int, int], ...]) -> str:
+    return model_sha256(folder)
+
+
+def local_weights(folder: str | Path) -> list[Path]:
+    """Returns the weight files in a local folder; raises ModelError if there are none."""
+    if not Path(folder).exists():
+        raise ModelNotFoundError(f"{folder}: no such folder: run longmlm pretrain first, or check its path")
+    if not (paths := weight_paths(Path(folder))):
+        raise ModelError(
+            f"{folder} is neither a run with checkpoints nor a folder with model.safetensors or pytorch_model.bin"
+        )
+    return paths
+
+
+def weight_paths(folder: Path) -> list[Path]:
+    """Returns the weight files in a local folder; none if there is no such folder."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return [folder / name for name in weight_files(names)]
+
+
+def weight_files(names: Sequence[str]) -> list[str]:
+    """Returns which of a folder's files transformers reads weights from: safetensors before pytorch_model.bin.
+
+    A single file is preferred to shards. Variants such as model.fp16.safetensors are not read.
+    """
+    top = [name for name in names if "/" not in name]
+    for single, suffix in (("model.safetensors", ".safetensors"), ("pytorch_model.bin", ".bin")):
+        stem = single.removesuffix(suffix)
+        candidates = sorted(name for name in top if name.startswith(stem) and name.endswith(suffix))
+        if shards := [name for name in candidates if name == single or not name.startswith(f"{stem}.")]:
+            return [single] if single in shards else shards
+    return []

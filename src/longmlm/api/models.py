@@ -1,4 +1,4 @@
-"""The Python API: extend a model, pack texts into rows, mask rows, measure accuracy, export a stock model.
+"""The Python API for models: extend one, measure its accuracy, export it as a stock model.
 
 The functions leave their arguments and the process (random numbers, log levels, progress bars) as they were. Each
 example continues the previous one, with the model that longmlm ships; FacebookAI/roberta-base works as well.
@@ -15,24 +15,18 @@ example continues the previous one, with the model that longmlm ships; FacebookA
 
 import copy
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from longmlm import arguments
+from longmlm.api import arguments
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Measured
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
-from longmlm.batches.collate import collate
-from longmlm.batches.masking import mask_row
-from longmlm.data.corpus import Document, document_of
-from longmlm.data.encoding import tokenized
-from longmlm.data.packing import TokenizedDocument
-from longmlm.data.packing import pack as packed
 from longmlm.data.row import LooseRows, Row
 from longmlm.errors import DataError, ModelError
 from longmlm.evaluation.frozen import FrozenRows, RowView, viewer_of
@@ -51,8 +45,6 @@ from longmlm.release.export import export as write_stock
 from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.extend import SMOOTH_TERMS, ExtendRecipe, Initialisation
-from longmlm.settings.masking import Masking
-from longmlm.settings.prepare import PackingMode
 from longmlm.settings.release import ReleaseRecipe, WeightType
 
 ORIGIN = "longmlm_origin"  # the attribute of an extended model that holds its Origin
@@ -113,77 +105,6 @@ def extend(
     provenance = Provenance(extension=extension, added_tokens=origin.provenance.added_tokens)
     setattr(long, ORIGIN, Origin(provenance, origin.carried.with_length(extension.num_positions)))
     return long
-
-
-def pack(
-    texts: Iterable[str],
-    tokenizer: PreTrainedTokenizerBase,
-    row_length: int,
-    *,
-    language: str = "en",
-    packing: PackingMode = "full-sentences",
-) -> list[Row]:
-    """Returns the texts as rows of at most `row_length` tokens, special tokens included: those of the prepare stage.
-
-    Rows hold whole sentences, in order; only a sentence longer than a row is cut. `language` is the ISO 639-1 code of
-    the texts, by whose rules they are split. A row goes on with the next text after a separator; with "doc-sentences",
-    each text begins a new row. A text of white space gives nothing.
-
-    Raises DataError for texts, a tokenizer or a language that cannot be used, ValueError for a `row_length` below 3.
-
-    >>> rows = longmlm.pack(["One sentence. And another.", "A second text."], tokenizer, 16)
-    >>> [tokenizer.decode(row.input_ids) for row in rows]
-    ['<s>One sentence. And another.</s>A second text.</s>']
-    """
-    given = arguments.checked_texts(texts)
-    vocabulary, _ = arguments.checked_vocabulary(tokenizer)
-    length = arguments.checked_number("row_length", row_length, 3)
-    arguments.checked_choice("packing", packing, ("full-sentences", "doc-sentences"))
-    arguments.check_language(language)
-    records = (document_of(text, f"text {number}", 0) for number, text in enumerate(given))
-    documents = (record for record in records if isinstance(record, Document))
-    sentences = (TokenizedDocument(tokens, 0) for _, tokens in tokenized(vocabulary, [language], documents))
-    rows = packed(sentences, length, vocabulary.special, packing, vocabulary.is_within_character)
-    return [arguments.PackedRow.of(row, vocabulary) for row in rows]
-
-
-def mask(
-    rows: Sequence[Row],
-    row_ids: Sequence[int],
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    epoch: int = 0,
-    seed: int = 0,
-    masking: Masking | None = None,
-) -> BatchEncoding:
-    """Returns the rows at these indices, masked, as a batch for a transformers model: `model(**batch).loss`.
-
-    The batch has `input_ids`, `attention_mask` and `labels`, padded on the right; labels are -100 except at selected
-    tokens. A row's mask depends on seed, epoch and row id only: pass the epoch, for a new mask in each. By default 15 %
-    of a row's tokens are selected; of these, 80 % become the mask token, 10 % a random one, and 10 % stay as they are.
-    `masking`, a longmlm.settings.masking.Masking, changes that; its `unit` masks whole words or spans.
-
-    Raises DataError for rows of another tokenizer, or one that cannot be used, IndexError for a row id that does not
-    exist, ValueError for another argument that is out of range.
-
-    >>> batch = longmlm.mask(rows, [0], tokenizer, epoch=1)
-    >>> tokenizer.decode(batch["input_ids"][0])
-    '<s>One sentence. And another.</s>A<mask><mask>.</s>'
-    >>> tokenizer.decode(batch["labels"][batch["labels"] != -100])
-    ' second text'
-    """
-    vocabulary, maskable = arguments.checked_vocabulary(tokenizer)
-    settings = arguments.settings_or_default(Masking, masking, "masking")
-    if settings.unit != "token":
-        maskable = vocabulary.maskable_in(settings.unit)
-    of_masks = arguments.checked_number("seed", seed, 0), arguments.checked_number("epoch", epoch, 0)
-    chosen = arguments.chosen_rows(rows, row_ids, vocabulary)
-    masked = [mask_row(row, maskable, settings, *of_masks, row_id) for row_id, row in chosen]
-    batch = collate(masked, vocabulary.special.pad)
-    is_token = torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask.long()
-    labels = torch.full_like(batch.input_ids, -100)  # which the loss of transformers ignores
-    labels.view(-1)[batch.selected] = batch.labels
-    return BatchEncoding({"input_ids": batch.input_ids, "attention_mask": is_token, "labels": labels})
 
 
 def evaluate(

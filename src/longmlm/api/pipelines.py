@@ -1,0 +1,156 @@
+"""The Python API for pipelines: run all stages of one, as the command longmlm run does."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from longmlm.artifacts.artifact import present
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.config import pipeline_of
+from longmlm.errors import PipelineError, UserError, explained, naming
+from longmlm.inputs import check_inputs
+from longmlm.processes import ERROR_FILE, end_with_parent
+from longmlm.reports.evaluation import finding
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.results import result_of
+
+COMMAND = (sys.executable, "-P", "-m", "longmlm", "run", "/dev/stdin")  # -P: no module comes from the current folder
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineResult:
+    """The folders that the stages of a pipeline have written, and what the evaluation found in a sentence.
+
+    A folder is None if the pipeline does not have its stage, or ends before it. `long_model` is the extended model
+    before training, `release` the trained model that transformers loads. `is_recovered` says whether its accuracy on
+    whole rows reaches that of the base model on rows cut to the base model's length.
+    """
+
+    rows: Path | None
+    long_model: Path | None
+    run: Path | None
+    evaluation: Path | None
+    release: Path | None
+    finding: str | None = None
+    is_recovered: bool | None = None
+
+
+def run(
+    pipeline: str | Path | Mapping[str, Any], /, *overlays: str | Path | Mapping[str, Any], **overrides: Any
+) -> PipelineResult:
+    """Runs the stages of a pipeline that have no result yet, as `longmlm run` does, and returns what they have written.
+
+    `pipeline` is the path of a TOML file, the name of a shipped pipeline such as "demo", or a mapping with the keys of
+    such a file. Each of `overlays` is merged over it, and `overrides` over all of them: `length=1536`, or a table such
+    as `pretrain={"recipe": {"num_steps": 100}}`. A dotted name is one setting: `**{"pretrain.recipe.num_steps": 100}`.
+    Paths are relative to the working directory.
+
+    Everything runs in processes of its own, which print their progress. Ctrl-C stops them as it stops the command, and
+    raises KeyboardInterrupt; the same call resumes.
+
+    Raises ConfigError for settings that are wrong or unknown, another UserError for what they name, before anything
+    runs; PipelineError for a stage that fails, with the line that it printed; ValueError for a `pipeline` that is
+    neither a path nor a mapping.
+
+    >>> result = longmlm.run("demo", output="demo", until="prepare")
+    >>> result.rows, result.long_model, result.release
+    (PosixPath('demo/rows'), PosixPath('demo/long'), None)
+    """
+    for part in (pipeline, *overlays):
+        if not isinstance(part, str | os.PathLike | Mapping) or not str(part):
+            raise ValueError(f"a pipeline must be a path, a name or a mapping, not a {type(part).__name__}")
+    try:
+        config = pipeline_of([_plain(part) for part in (pipeline, *overlays)], _plain(overrides))
+        with naming(Path(config.output)):
+            check_inputs(config)
+    except UserError:
+        raise
+    except Exception as error:
+        if (line := explained(error)) is None:
+            raise
+        raise UserError(line) from error
+    _execute(config)
+    return _result(config)
+
+
+def _plain(value: Any) -> Any:
+    """Returns settings as a TOML file would hold them."""
+    match value:
+        case Mapping():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case os.PathLike():
+            return os.fspath(value)
+        case _:
+            return value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value  # of numpy
+
+
+def _execute(config: ResolvedPipeline) -> None:
+    """Runs the command for these settings, which it reads from its standard input, since they may hold a password."""
+    text = tomli_w.dumps(present(asdict(config)))
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # so that what was printed so far stands above what the command prints
+    with tempfile.TemporaryDirectory() as folder:
+        errors = Path(folder) / "errors.txt"
+        with subprocess.Popen(
+            COMMAND,
+            env={**os.environ, ERROR_FILE: str(errors)},
+            stdin=subprocess.PIPE,
+            text=True,
+            process_group=0,  # Ctrl-C reaches this process only, which passes it on
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - it makes one system call
+        ) as child:
+            assert child.stdin
+            with suppress(BrokenPipeError), child.stdin as settings:
+                settings.write(text)
+            code = _wait(child)
+        lines = errors.read_text(encoding="utf-8").splitlines() if errors.exists() else []
+    if code:
+        raise PipelineError(lines[0] if lines else _ending(config, code), code if code > 0 else 128 - code)
+
+
+def _wait(child: subprocess.Popen[str]) -> int:
+    """Returns the exit code of the command; passes each Ctrl-C on to it, and raises KeyboardInterrupt at its end."""
+    interrupted: KeyboardInterrupt | None = None
+    while True:
+        try:
+            code = child.wait()
+            break
+        except KeyboardInterrupt as error:
+            interrupted = error
+            child.send_signal(signal.SIGINT)
+    if interrupted:
+        raise interrupted
+    return code
+
+
+def _ending(config: ResolvedPipeline, code: int) -> str:
+    stopped = {128 + number: name for name, number in (("SIGTERM", signal.SIGTERM), ("SIGINT", signal.SIGINT))}
+    if signal_name := stopped.get(code if code > 0 else 128 - code):
+        return f"{config.output}: stopped by {signal_name}: the same call resumes from there"
+    return f"{config.output}: a stage ended with exit code {code}, as it printed above: the same call resumes from it"
+
+
+def _result(config: ResolvedPipeline) -> PipelineResult:
+    folders = {name: result_of(stage) for name, stage in config.stages.items()}
+    evaluation = read_evaluation(folders["evaluate"] / Evaluation.FILE) if "evaluate" in folders else None
+    return PipelineResult(
+        rows=folders.get("prepare"),
+        long_model=folders.get("extend"),
+        run=folders.get("pretrain"),
+        evaluation=folders.get("evaluate"),
+        release=folders.get("release"),
+        finding=finding(evaluation) if evaluation else None,
+        is_recovered=evaluation.is_recovered if evaluation else None,
+    )

@@ -1,0 +1,175 @@
+"""A pipeline from Python: the stages and results of the command, in processes of its own; its errors are raised."""
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import longmlm
+from longmlm.api import pipelines
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.config import parse
+from longmlm.errors import ConfigError, DataError, FolderError, ModelError, PipelineError, UserError
+from longmlm.folders import verify
+from longmlm.processes import exclusive_lock
+from longmlm.reports.evaluation import finding
+from longmlm.settings.pipeline import ResolvedPipeline
+from tests.support.launching import has_steps
+from tests.support.tiny import PIPELINE, tiny_project
+from tests.support.training import SOURCES
+
+RELEASED = {
+    "pretrain.recipe.num_steps": 2,
+    "evaluate": {"recipe": {"held_out": {"max_rows": 8}}},
+    "release": {"recipe": {"allow_unrecovered": True, "allow_worse_short_texts": True}},
+}
+SCRIPT = """
+import longmlm  # a script without a __main__ guard, as a notebook is
+result = longmlm.run("mine.toml", output="scripted", until="prepare", **{"pretrain.recipe.num_steps": 2})
+print("rows:", result.rows)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    tiny_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", SOURCES)
+    return tmp_path
+
+
+@pytest.fixture
+def resolved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[ResolvedPipeline]:
+    """The settings of the pipelines that would run; none does."""
+    configs: list[ResolvedPipeline] = []
+    monkeypatch.setattr(pipelines, "_execute", configs.append)
+    monkeypatch.setattr(pipelines, "_result", lambda _: pipelines.PipelineResult(*[None] * 5))
+    return configs
+
+
+def test_a_pipeline_runs_to_its_release_and_is_then_done(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = longmlm.run(tomllib.loads(PIPELINE), **RELEASED)
+    printed = capfd.readouterr().out
+    assert [number for number in range(1, 6) if f"[{number}/5]" not in printed] == []
+    assert [result.rows, result.long_model, result.run, result.evaluation, result.release] == [
+        Path("out") / name for name in ("rows", "long", "run", "evaluation", "release")
+    ]
+    assert verify(result.release)
+    evaluation = read_evaluation(result.evaluation / Evaluation.FILE)
+    assert (result.finding, result.is_recovered) == (finding(evaluation), evaluation.is_recovered)
+    written = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*") if path.name != "pipeline.toml"}
+    assert longmlm.run(tomllib.loads(PIPELINE), **RELEASED) == result
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert "[5/5] release: already done" in capfd.readouterr().out
+
+
+def test_a_script_without_a_guard_runs_it_once(folder: Path) -> None:
+    (folder / "script.py").write_text(SCRIPT, encoding="utf-8")
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=True)
+    assert done.stdout.count("[1/2] extend: started") == 1
+    assert done.stdout.splitlines()[-1] == "rows: scripted/rows"
+
+
+@pytest.mark.parametrize(
+    ("parts", "overrides", "options"),
+    [
+        (["mine.toml"], {}, []),
+        ([Path("mine.toml"), {"length": 44}], {}, ["--length", "44"]),
+        ([tomllib.loads(PIPELINE)], {"length": 48}, ["--length", "48", "--pretrain.recipe.num-steps", "2"]),
+        (["mine.toml"], {"pretrain": {"recipe": {"num_steps": 7}}}, ["--pretrain.recipe.num-steps", "7"]),
+        (["mine.toml"], {"pretrain.recipe.num_steps": 7, "corpus": (Path("text.jsonl"),)},
+         ["--pretrain.recipe.num-steps", "7"]),
+        (["demo"], {"output": Path("out")}, ["demo"]),
+    ],
+)  # fmt: skip
+def test_settings_are_those_of_the_command(
+    resolved: list[ResolvedPipeline], parts: list[Any], overrides: dict[str, Any], options: list[str]
+) -> None:
+    longmlm.run(*parts, **overrides)
+    if options == ["demo"]:
+        expected = parse(ResolvedPipeline, ["demo", "--output", "out"])
+    else:
+        base = [] if isinstance(parts[0], Mapping) else ["mine.toml"]
+        if not base:
+            Path("other.toml").write_text(PIPELINE, encoding="utf-8")
+        expected = parse(ResolvedPipeline, [*(base or ["other.toml"]), *options])
+    assert resolved == [expected]
+
+
+@pytest.mark.parametrize(
+    ("parts", "overrides", "error", "said"),
+    [
+        (["mine.toml"], {"lenght": 44}, ConfigError, "unknown key lenght, did you mean length?"),
+        (["mine.toml"], {"pretrain": {"recipe": {"steps": 4}}}, ConfigError, "unknown key pretrain.recipe.steps"),
+        (["mine.toml"], {"pretrain.recipe.num_step": 4}, ConfigError, "did you mean num_steps?"),
+        (["mine.toml"], {"length": "long"}, ConfigError, "length: Input should be a valid integer"),
+        (["mine.toml"], {"pretrain": 3}, ConfigError, "pretrain"),
+        ([{"model": "base", "corpora": ["text.jsonl"], "length": 40, "output": "o"}], {}, ConfigError, "corpus"),
+        ([{}], {}, ConfigError, "length is missing"),
+        (["gone.toml"], {}, ConfigError, "gone.toml: no such TOML file"),
+        (["mine"], {}, ConfigError, "nor a pipeline of that name"),
+        (["mine.toml"], {"launch": "dpp"}, ConfigError, "did you mean ddp?"),
+        (["mine.toml"], {"launch": "zero2"}, ConfigError, "did you mean zero-2"),
+        (["mine.toml"], {"model": "no/such/folder"}, ModelError, "no such folder"),
+        (["mine.toml"], {"model": "ms:name"}, ModelError, "ms:OWNER/NAME"),
+        (["mine.toml"], {"corpus": ["gone.jsonl"]}, DataError, "gone.jsonl"),
+        (["mine.toml"], {"corpus": "text.jsonl"}, ConfigError, "a list is needed"),
+        (["mine.toml"], {"output": "text.jsonl"}, FolderError, "text.jsonl"),
+        ([3], {}, ValueError, "must be a path, a name or a mapping, not a int"),
+        ([""], {}, ValueError, "must be a path"),
+        (["mine.toml", None], {}, ValueError, "must be a path"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line_before_anything_runs(
+    resolved: list[ResolvedPipeline],
+    parts: list[Any],
+    overrides: dict[str, Any],
+    error: type[Exception],
+    said: str,
+) -> None:
+    with pytest.raises(error) as raised:
+        inspect.unwrap(longmlm.run)(*parts, **overrides)  # unwrapped: types are not checked as in other tests
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+    assert resolved == [] and not Path("out").exists()
+
+
+def test_an_error_of_the_command_is_raised_with_its_line(folder: Path) -> None:
+    with exclusive_lock(Path("out")), pytest.raises(PipelineError) as raised:
+        longmlm.run("mine.toml", until="extend")
+    assert str(raised.value) == "out is being written by another process: wait for it, or stop it"
+    assert isinstance(raised.value, UserError) and raised.value.exit_code == 2
+
+
+def test_an_error_of_a_stage_is_raised_with_its_line(folder: Path) -> None:
+    weights = Path("base/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(PipelineError, match=r"^base/model\.safetensors is damaged") as raised:
+        longmlm.run("mine.toml", until="extend")
+    assert "\n" not in str(raised.value) and raised.value.exit_code == 2
+
+
+def test_ctrl_c_stops_the_command_and_is_raised(folder: Path) -> None:
+    def interrupt() -> None:
+        deadline = time.monotonic() + 120
+        while not has_steps(Path("out/run"), 2) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        longmlm.run("mine.toml")
+    thread.join()
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+    assert list(Path("out/run/checkpoints").iterdir())
