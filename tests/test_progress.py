@@ -20,10 +20,10 @@ STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
 
 @contextmanager
-def terminal():
+def terminal(columns=120):
     """A terminal as standard error; yields a function that returns what was written to it."""
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 120))
+    termios.tcsetwinsize(theirs, (24, columns))
     with os.fdopen(theirs, "w", encoding="utf-8") as stream, redirect_stderr(stream):
         yield lambda: b"".join(chunks(ours)).decode()
     os.close(ours)
@@ -82,12 +82,34 @@ def test_items_are_counted_and_a_progress_that_is_not_shown_prints_nothing(capsy
 def test_on_a_terminal_there_is_a_bar_with_speed_and_time_left():
     with terminal() as written, Progress("step", 8, "step") as bar:
         bar.bar.mininterval = 0
-        bar.report(2, "loss 2.310 12,345 tokens/s")
+        bar.move_to(2, "loss 2.31, 12,345 tok/s")
+        bar.report(2, "the means since the line before")
         dated_line("held-out accuracy 55.10 %")
         shown = written()
-    assert re.search(r"\rstep:  25%\|.*2/8 \[\d\d:\d\d<\d\d:\d\d,.*loss 2\.310 12,345 tokens/s", shown)
+    assert re.search(r"\rstep:  25%\|.*2/8 \[\d\d:\d\d left, loss 2\.31, 12,345 tok/s\]", shown)
     assert re.search(rf"\r{STAMP} held-out accuracy 55\.10 %\r\n", shown)
-    assert " left" not in shown
+    assert "the means" not in shown
+
+
+def test_a_line_fits_a_narrow_terminal_and_an_inner_bar_takes_the_place_of_the_outer_one():
+    text = "loss 2.31 accuracy 55 %, 12,345 tok/s"
+    with terminal(columns=80) as written:
+        with Progress("step", 100_000, "step") as outer:
+            outer.bar.mininterval = 0
+            outer.move_to(12_345, text)
+            with Progress("evaluate", 4, "row") as inner:
+                inner.bar.mininterval = 0
+                inner.advance()
+                dated_line("in between")
+                outer.bar.refresh()
+            outer.move_to(12_346, text)
+        shown = written()
+    lines = [line for line in re.split("[\r\n]+", shown) if line.strip()]
+    assert max(map(len, lines)) <= 80 and "\x1b[A" not in shown
+    kinds = [line.partition(":")[0] for line in lines if line.startswith(("step:", "evaluate:"))]
+    first, last = kinds.index("evaluate"), len(kinds) - kinds[::-1].index("evaluate")
+    assert 0 < first < last < len(kinds) and {*kinds[first:last]} == {"evaluate"}
+    assert f"left, {text}]" in shown and "12346/100000" in shown
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

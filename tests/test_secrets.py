@@ -14,7 +14,7 @@ from longmlm.config import parse, read
 from longmlm.errors import ConfigError
 from longmlm.hubs.transfers import redact
 from longmlm.reports.pages import made_with
-from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline, RunConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.publishing import VARIABLE, Publishing, parse_target, redacted_address, secret_of
 from longmlm.settings.release import ReleaseConfig
@@ -86,7 +86,7 @@ def written(settings: dict[str, Any]) -> str:
 def test_run_writes_no_secret_and_gives_it_to_the_stages_that_publish(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, seen = parse(ResolvedPipeline, [written(pipeline(address))]), {}
+    config, seen = parse(RunConfig, [written(pipeline(address))]), {}
 
     def run_child(command: list[str], environment: dict[str, str]) -> tuple[int, None]:
         stage, file = command[4:6]

@@ -33,7 +33,7 @@ from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, recommended
+from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, RunConfig, recommended
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
@@ -52,7 +52,7 @@ WINGS: dict[str, type] = {  # commands that can be left out: the settings of eac
     "downstream": resolve_name("longmlm.downstream.settings:DownstreamConfig"),
     "inspect": resolve_name("longmlm.inspect.settings:InspectConfig"),
 }
-COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": ResolvedPipeline, **WINGS, **STAGES}
+COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": RunConfig, **WINGS, **STAGES}
 MODULES = {"plan": "planning.command", **{wing: f"{wing}.command" for wing in WINGS}}  # the others are in stages
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",

@@ -35,6 +35,7 @@ RUN_SETTINGS = {  # settings that may name a run folder, for its best checkpoint
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 OWN = "own settings"  # key of the settings of a command that is no stage, beside the keys of its pipeline
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
+ONLY_OPTION = "more_steps"  # a setting that no file may have: it would add steps each time it is read
 PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")  # for base keys with errors
 
 
@@ -57,6 +58,11 @@ def parse(
         paths, usage = [path for path in paths if path.suffix == ".toml"], f"{usage} [{argument.upper()}]"
         options = [*(f"--{argument}={value}" for value in values), *options]
     content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
+    if any(ONLY_OPTION in table for table in (content, table_at(content, STAGES[PretrainConfig]))):
+        option = f"--{ONLY_OPTION.replace('_', '-')}"
+        raise ConfigError(
+            f"{_names_of(paths)}: {ONLY_OPTION}: remove it, and give {option} N when steps are to be added"
+        )
     tables = merged(content, _given(kind, content, options, f"{program} {usage}"))
     try:
         if kind is PretrainConfig and _is_pipeline(kind, content):

@@ -24,14 +24,14 @@ from longmlm.artifacts.rows import (
     shards_of,
 )
 from longmlm.batches.sampling import mixture_of
-from longmlm.data.corpus import check_fields, check_splits, plan_slices
+from longmlm.data.corpus import check_fields, check_source, check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.languages import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
 from longmlm.data.words import check_unit
 from longmlm.errors import DataError, ModelNotFoundError, ModelUnavailableError
 from longmlm.folders import check_absent, check_replaceable
-from longmlm.hubs.datasets import SAVED, rows_on_hub
+from longmlm.hubs.datasets import rows_on_hub
 from longmlm.hubs.model_files import local_weights
 from longmlm.hubs.models import check_model, config_of_model, read_architecture
 from longmlm.hubs.publish import check_can_publish
@@ -44,7 +44,15 @@ from longmlm.model.families import (
     planned_extension,
 )
 from longmlm.processes import check_num_processes, num_started_processes
-from longmlm.runnable import check_can_pack, check_has_rows, check_onnx_installed, check_runnable, machine_errors
+from longmlm.runnable import (
+    check_can_continue,
+    check_can_pack,
+    check_has_rows,
+    check_onnx_installed,
+    check_runnable,
+    machine_errors,
+    stages_to_run,
+)
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, StageConfig
@@ -54,7 +62,14 @@ from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of
 from longmlm.settings.shipped import bundled_resolved
 from longmlm.temporary import check_writable
-from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, likely_best_checkpoint, list_checkpoints
+from longmlm.training.run_folder import (
+    CHECKPOINTS,
+    continuations_of,
+    evaluations_of,
+    likely_best_checkpoint,
+    list_checkpoints,
+    newest_state,
+)
 from longmlm.training.tracker import check_installed
 
 TEXT_FIELD = Source.__dataclass_fields__["text_field"].default
@@ -106,6 +121,7 @@ def check_description(base: Pipeline) -> None:
 def _check_pipeline(config: ResolvedPipeline) -> None:
     """Checks the inputs that no stage of the pipeline makes, for the stages that have no result yet."""
     check_writable(Path(config.output))
+    check_can_continue(config)
     for stage in config.stages.values():
         _check_new(stage)
     check_runnable(config)
@@ -114,7 +130,7 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
     if needs_all and (error := next(machine_errors(config), None)):
         raise error
     num_positions: int | None = None
-    for stage in (stage for stage in config.stages.values() if not result_of(stage).exists()):
+    for stage in stages_to_run(config):
         match stage:
             case PrepareConfig():
                 _check_corpus(stage, made)
@@ -154,24 +170,6 @@ def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
                     f"whole text is a document ({', '.join(source.files)}): remove it"
                 )
         check_fields(source, [str(file) for file in files])
-
-
-def check_source(source: Source, output: str) -> None:
-    """Raises DataError for a setting that does not apply to these files, or to this dataset.
-
-    An output folder inside the folder of a dataset raises it too, since its files would become part of the dataset.
-    """
-    kinds, folder = {kind_of(file) for file in files_of(source.files)}, Path(source.dataset or "")
-    if source.delimiter is not None and ".csv" not in kinds:
-        files = ", ".join(source.files)
-        raise DataError(f"delimiter has no effect, since files has no .csv or .tsv file ({files}): remove it")
-    if source.dataset and folder.is_dir():
-        is_saved = any((folder / name).is_file() for name in SAVED)
-        unused = {"revision": source.revision, "subset": source.subset if is_saved else None}
-        for name in (name for name, value in unused.items() if value):
-            raise DataError(f"{name} has no effect, since the dataset {folder} is a local folder: remove it")
-        if Path(output).resolve().is_relative_to(folder.resolve()):
-            raise DataError(f"{output} is inside the dataset {folder} and would become part of it: name another output")
 
 
 def _check_splits(config: PrepareConfig) -> None:
@@ -226,6 +224,7 @@ def _check_pretrain(config: PretrainConfig) -> None:
         mixture_of(config.recipe.weights, manifest.sources("train"))
         check_rows_fit_recipe(manifest.plan, config.recipe, config.rows)
     check_unit(config.recipe.masking, config.start.checkpoint or str(config.start.tokenizer))
+    continuations_of(config, newest_state(Path(config.run)))
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
     _check_extended(config.start.checkpoint, config.run)

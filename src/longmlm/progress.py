@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from longmlm.escaping import single_line
 
@@ -22,6 +22,7 @@ TIME = "%Y-%m-%d %H:%M:%S"
 SHARE_BETWEEN_LINES = 0.05
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_TICKS = 1.0
+WITH_TEXT = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
 BARS_OF_LIBRARIES = ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
 
 
@@ -52,7 +53,12 @@ def dated_line(text: str) -> None:
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Progress of `name` from `initial` to `total` units; prints nothing unless `is_shown`."""
+    """Progress of `name` from `initial` to `total` units; prints nothing unless `is_shown`.
+
+    A terminal has one bar at a time: an inner one, as of an evaluation during training, hides the outer one meanwhile.
+    """
+
+    bars: ClassVar[list["Progress"]] = []  # those on the terminal, the innermost last
 
     def __init__(self, name: str, total: int, unit: str, initial: int = 0, is_shown: bool = True) -> None:
         from tqdm import tqdm  # reads its environment when it is imported
@@ -62,18 +68,24 @@ class Progress(AbstractContextManager["Progress"]):
         self.started = self.line_at = time.monotonic()
         self.share_of_line = initial / max(1, total)
         disable = self.has_lines or not is_shown
+        if self.bars and not disable:
+            self.bars[-1].bar.clear()
+            self.bars[-1].bar.disable = True
         self.bar = tqdm(
             desc=name,
             total=total,
             initial=initial,
             unit=unit,
             unit_scale=unit == "B",
-            leave=None,
+            leave=not self.bars,
+            position=0,
+            miniters=1,
             dynamic_ncols=True,
             disable=disable,
         )
         self.is_over, self.clock = threading.Event(), threading.Thread(target=self._tick, daemon=True)
         if not disable:
+            self.bars.append(self)
             self.clock.start()
 
     def _tick(self) -> None:
@@ -86,6 +98,11 @@ class Progress(AbstractContextManager["Progress"]):
         if self.clock.is_alive():
             self.clock.join()
         self.bar.close()
+        if self in self.bars:
+            self.bars.remove(self)
+            for outer in self.bars[-1:]:
+                outer.bar.disable = False
+                outer.bar.refresh()
 
     def advance(self, amount: int = 1) -> None:
         """Counts `amount` units as done; off a terminal, prints a line every 5 %, at most one in 10 seconds."""
@@ -103,14 +120,16 @@ class Progress(AbstractContextManager["Progress"]):
             yield item
             self.advance()
 
-    def move_to(self, done: int) -> None:
-        """Sets the number of units done and moves the bar; prints no line."""
+    def move_to(self, done: int, text: str = "") -> None:
+        """Sets the number of units done, and the text after the bar if there is one; off a terminal, prints nothing."""
+        if text:
+            self.bar.bar_format = WITH_TEXT
+            self.bar.set_postfix_str(text, refresh=False)
         self.bar.update(done - self.done)
         self.done = done
 
     def report(self, done: int, text: str) -> None:
-        """Sets the number of units done and shows the text: next to the bar, or as a line."""
-        self.bar.set_postfix_str(text, refresh=False)
+        """Sets the number of units done; off a terminal, prints a line with the text."""
         self.move_to(done)
         if self.has_lines:
             dated_line(f"{self.name} {done}/{self.total} {text} {self._left()}")

@@ -1,6 +1,7 @@
 """What would stop a pipeline after hours and is known before its first stage, such as a missing head or licence."""
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from typing import get_args
 
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, read_provenance
 from longmlm.data.words import segmenter_of
-from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
+from longmlm.errors import ConfigError, FolderError, ModelError, ReleaseError, UserError
 from longmlm.hubs.licences import check_licence
 from longmlm.hubs.models import commit_of, config_of_model, is_folder
 from longmlm.hubs.publish import check_can_publish
@@ -21,12 +22,14 @@ from longmlm.model.families import (
     num_usable_positions,
 )
 from longmlm.runtime.launch_command import launch_command
-from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.pipeline import ResolvedPipeline, RunConfig, StageConfig, StageName
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.release import ReleaseConfig, ReleaseRecipe
 from longmlm.settings.results import result_of
 from longmlm.settings.shipped import bundled_resolved, is_same_path
-from longmlm.training.run_folder import list_checkpoints
+from longmlm.staleness import is_complete
+from longmlm.training.run_folder import continuations_of, list_checkpoints, newest_state
 
 
 def check_runnable(config: ResolvedPipeline) -> None:
@@ -42,10 +45,35 @@ def check_runnable(config: ResolvedPipeline) -> None:
         _check_head(config, model)
 
 
+def check_can_continue(config: ResolvedPipeline) -> None:
+    """Raises a UserError if steps are to be added to a run that has not finished, or whose inputs are gone."""
+    if not isinstance(config, RunConfig) or config.more_steps is None:
+        return
+    if "pretrain" not in config.stages:
+        raise ConfigError(f"--more-steps adds steps to pretrain, but until = {config.until} ends before it: remove it")
+    continuations_of(replace(config.pretrain, more_steps=config.more_steps), newest_state(Path(config.pretrain.run)))
+    for name in ("extend", "prepare"):
+        if name in config.stages and not is_complete(config.stages[name]):
+            raise FolderError(
+                f"--more-steps continues a run on the same rows, with the same base, but {name}'s result "
+                f"{result_of(config.stages[name])} is gone: restore it, or name another output to start over"
+            )
+
+
+def stages_to_run(config: ResolvedPipeline) -> Iterator[StageConfig]:
+    """Yields the stages that have no result yet, and the evaluation of a run to which steps are added."""
+    is_continued = isinstance(config, RunConfig) and config.more_steps is not None
+    for stage in config.stages.values():
+        if not result_of(stage).exists() or (is_continued and isinstance(stage, EvaluateConfig)):
+            yield stage
+
+
 def _check_training(config: ResolvedPipeline) -> None:
     runtime = config.pretrain.runtime
     if config.pretrain.dry_run:
         raise ConfigError("pretrain.dry_run trains nothing to go on with: use longmlm pretrain FILE --dry-run")
+    if config.pretrain.more_steps is not None:
+        raise ConfigError("pretrain.more_steps is for longmlm pretrain: give --more-steps N to longmlm run instead")
     if runtime.stop_when_recovered and not config.extension:
         raise ConfigError("pretrain.runtime.stop_when_recovered is for a long model, and extension = false: remove it")
     if config.launch is None and runtime.num_processes not in (None, 1):

@@ -15,7 +15,7 @@ from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import ModelSource, read_provenance
 from longmlm.artifacts.released import RELEASED_FROM, ReleasedFrom
 from longmlm.artifacts.rows import RowsPlan, read_rows_manifest
-from longmlm.artifacts.run import RunSummary
+from longmlm.artifacts.run import RunSummary, is_finished
 from longmlm.errors import ArtifactError, CheckpointError, DataError, FolderError
 from longmlm.folders import MANIFEST, read_manifest, sha256_of
 from longmlm.hubs.model_files import listed_weights_sha256, local_model_sha256
@@ -31,20 +31,23 @@ from longmlm.settings.results import result_of
 from longmlm.settings.shipped import is_same_path
 from longmlm.settings.tables import Pair, pairs
 from longmlm.temporary import check_writable
-from longmlm.training.run_folder import likely_best_checkpoint, list_checkpoints, read_state
+from longmlm.training.run_folder import checkpoint_folder, likely_best_checkpoint, newest_state
 
 REPLACING = ("evaluate", "release")  # stages that replace an earlier result
 MAX_LISTED = 3
 
 
 def check_results(config: ResolvedPipeline) -> None:
-    """Raises what `check_result` does for each stage, and FolderError if there is a release of an earlier result."""
+    """Raises what `check_result` does for each stage, and FolderError if there is a release of an earlier result.
+
+    A run that is being continued may have one, which stays until the new one replaces it.
+    """
     check_writable(Path(config.output))
     for name in config.stages:
         check_result(config, name)
     released = result_of(config.release)
     for name in config.stages if (released / MANIFEST).is_file() else ():
-        if name not in REPLACING and not is_current(config, name):
+        if name not in REPLACING and not is_current(config, name) and not _is_continued(config, name):
             raise FolderError(
                 f"{name} has to run again, but {released} was made from its earlier result: remove {released} first"
             )
@@ -67,9 +70,10 @@ def check_text(config: PrepareConfig) -> None:
 
 def _refuse(name: str, result: Path, found: list[Pair]) -> None:
     made = f"{name}: {result} was made"
-    if settings := [str(pair) for pair in found if not pair.place]:
-        listed = ", ".join(settings[:MAX_LISTED])
-        raise FolderError(f"{made} with other settings: {listed}; set them back, or name another output")
+    if settings := [pair for pair in found if not pair.place]:
+        listed, is_longer = ", ".join(map(str, settings[:MAX_LISTED])), settings[0].name == "recipe.num_steps"
+        longer = ", or train a finished run longer with --more-steps" if is_longer else ""
+        raise FolderError(f"{made} with other settings: {listed}; set them back, or name another output{longer}")
     for pair in found:
         raise DataError(
             f"{made} from {pair.name} than {pair.place} holds now: name another output, or restore that input"
@@ -97,11 +101,18 @@ def is_complete(stage: StageConfig) -> bool:
 
 def is_trained(stage: PretrainConfig) -> bool:
     """Returns whether the run has made and evaluated its last step, or has ended because it recovered."""
+    run = Path(stage.run)
     with suppress(ArtifactError):
-        state = artifact.read(RunSummary, Path(stage.run) / RunSummary.FILE).state
-        is_over = stage.runtime.stop_when_recovered and state.recovered_at_step is not None
-        return is_over or (state.step >= stage.recipe.num_steps and state.evaluated_at_step == state.step)
+        state, saved = artifact.read(RunSummary, run / RunSummary.FILE).state, newest_state(run)
+        continuations = saved.continuations if saved else ()
+        return is_finished(state, stage.recipe, continuations, stage.runtime.stop_when_recovered)
     return False
+
+
+def _is_continued(config: ResolvedPipeline, name: str) -> bool:
+    """Returns whether a stage is the training of a run to which steps are being added."""
+    saved = newest_state(Path(config.pretrain.run)) if name == "pretrain" else None
+    return saved is not None and bool(saved.continuations) and not differences(config, name)
 
 
 def differences(config: ResolvedPipeline, name: str) -> list[Pair]:
@@ -162,10 +173,10 @@ def _extension(stage: ExtendConfig, folder: Path) -> Iterator[Pair]:
 def _run(config: ResolvedPipeline) -> Iterator[Pair]:
     """Yields what a run records in its newest checkpoint that can be read: training skips damaged ones too."""
     stage = config.pretrain
-    checkpoint = next(filter(_is_readable, reversed(list_checkpoints(Path(stage.run)))), None)
-    if checkpoint is None:
+    if (saved := newest_state(Path(stage.run))) is None:
         return
-    saved, about = read_state(checkpoint), read_provenance(checkpoint)
+    checkpoint = checkpoint_folder(Path(stage.run), saved.state.step)
+    about = read_provenance(checkpoint)
     yield from saved.compared(stage.recipe)
     start, extend, before = stage.start, config.extend, about.started_from
     if start.checkpoint is None:
@@ -181,12 +192,6 @@ def _run(config: ResolvedPipeline) -> Iterator[Pair]:
     if saved.rows_plan:
         yield from _of_stage("prepare", _rows(config.prepare.recipe, saved.rows_plan))
     yield Pair("other rows", saved.rows_sha256, _rows_sha256(stage.rows) or saved.rows_sha256, stage.rows)
-
-
-def _is_readable(checkpoint: Path) -> bool:
-    with suppress(ArtifactError):
-        return bool(read_state(checkpoint))
-    return False
 
 
 def _evaluation(stage: EvaluateConfig, recorded: Evaluation) -> Iterator[Pair]:

@@ -32,7 +32,7 @@ with stop_on_signal("finishing step 7, then saving") as stop, Progress("step", 1
         time.sleep(0.05)
         progress.move_to(step)
         if step % 5 == 0:
-            progress.report(step, "loss 2.310 accuracy 55.1 % lr 4.8e-05 12,345 tokens/s")
+            progress.move_to(step, "loss 2.31 accuracy 55 %, 12,345 tok/s")
         if step % 9 == 0:
             dated_line(f"held-out accuracy at step {step}")
         if stop and Path("saves").exists():
@@ -44,7 +44,8 @@ print("stopped after step", step)
 def assert_nothing_overwritten(screen: list[str]) -> None:
     """Checks that no line holds a part of another one."""
     for line in screen:
-        kinds = [kind for kind in ("step:", "[1/1] ", "held-out", "finishing step", "stopping at once") if kind in line]
+        kinds = ("step:", "[1/1] ", "held-out", "finishing step", "ended without saving")
+        kinds = [kind for kind in kinds if kind in line]
         assert len(kinds) <= 1, line
         assert line.count("step:") <= 1 and not re.search(r"it/s.*it/s", line), line
 
@@ -56,7 +57,7 @@ def test_a_bar_moves_with_every_step_and_ctrl_c_is_answered_at_once(tmp_path: Pa
     with terminal([sys.executable, "parent.py"], tmp_path, COLUMNS) as screen:
         screen.wait_for(r"(?s)step: .*held-out accuracy at step 9\b.*held-out accuracy at step 18\b.*step:")
         screen.type(CTRL_C)
-        assert screen.wait_for("finishing step 7, then saving; press Ctrl-C again to stop at once\r\n") < 1
+        assert screen.wait_for("finishing step 7, then saving; press Ctrl-C again to end without saving\r\n") < 1
         assert screen.finish() == 0
     lines = screen.screen()
     assert_nothing_overwritten(lines)
@@ -81,6 +82,34 @@ def test_a_second_ctrl_c_stops_parent_and_child_and_what_the_child_started(tmp_p
     assert wait_until_gone(int((tmp_path / "grandchild").read_text()))
 
 
+LAUNCHING = """
+import os, sys
+from longmlm.runtime.children import run_child
+print(*run_child([sys.executable, "launcher.py", "-m", "work", "words"], os.environ))
+"""
+LAUNCHER = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: print("the launcher got the signal", flush=True))
+sys.exit(subprocess.run([sys.executable, "-u", *sys.argv[1:]]).returncode)
+"""
+WORKER = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("saved")))
+print("works", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_stop_signal_reaches_the_workers_of_a_launcher_and_not_the_launcher(tmp_path: Path) -> None:
+    for name, text in (("launching.py", LAUNCHING), ("launcher.py", LAUNCHER), ("work.py", WORKER)):
+        (tmp_path / name).write_text(text)
+    with terminal([sys.executable, "launching.py"], tmp_path) as screen:
+        screen.wait_for("works")
+        screen.type(CTRL_C)
+        assert screen.finish() == 0
+    assert [line.replace("^C", "") for line in screen.screen() if line] == ["works", "saved", "0 SIGINT"]
+
+
 RUN = [sys.executable, "-m", "longmlm", "run", "mine.toml", "--until", "pretrain"]
 RUN += ["--pretrain.runtime.log-every-steps", "50"]
 
@@ -89,7 +118,7 @@ def run_to_steps(folder: Path) -> Terminal:
     with terminal(RUN, folder, COLUMNS) as screen:
         screen.wait_for(r"step: .* 2\d/100000 ")
         screen.type(CTRL_C)
-        assert screen.wait_for(r"finishing step \d+, then saving; press Ctrl-C again to stop at once") < 2
+        assert screen.wait_for(r"finishing step \d+, then saving; press Ctrl-C again to end without saving") < 2
         assert screen.finish() == 130
     return screen
 

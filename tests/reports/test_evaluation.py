@@ -1,6 +1,5 @@
 """The report of an evaluation: its table, pictures and page say what evaluation.json holds, and nothing else."""
 
-import html
 import re
 import shutil
 from dataclasses import replace
@@ -20,6 +19,7 @@ from longmlm.reports.evaluation import (
     write_evaluation,
 )
 from tests.support.evaluations import FULL, measured
+from tests.support.pages import words
 
 MADE_BY = "# the command\nbase = 'b'\n"
 PICTURES = {"blocks.png", "recovery.png"}
@@ -38,12 +38,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evaluation") / "full"
     write(FULL, folder)
     return folder
-
-
-def words(folder: Path) -> str:
-    """Returns the text of the page without its markup."""
-    text = (folder / "index.html").read_text(encoding="utf-8")
-    return html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)))
 
 
 def test_table_has_a_line_per_block_and_a_column_per_view() -> None:

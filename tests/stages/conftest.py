@@ -15,6 +15,7 @@ from longmlm.config import parse
 from longmlm.processes import user_errors
 from longmlm.settings.release import ReleaseCard, ReleaseConfig
 from longmlm.stages.release import release
+from tests.support.finished import folder, project, started
 from tests.support.tiny import (
     World,
     prove_in_this_process,
@@ -24,7 +25,17 @@ from tests.support.tiny import (
 from tests.support.training import ROOT, SOURCES
 from tests.support.worlds import evaluation, run_folder, single_thread, world
 
-__all__ = ["evaluation", "run_folder", "run_here", "run_there", "single_thread", "world"]
+__all__ = [
+    "evaluation",
+    "folder",
+    "project",
+    "run_folder",
+    "run_here",
+    "run_there",
+    "single_thread",
+    "started",
+    "world",
+]
 
 
 @pytest.fixture

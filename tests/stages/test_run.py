@@ -1,7 +1,5 @@
 """The run command's checks before a stage starts: what was made from other settings or text is never taken for done."""
 
-import contextlib
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,67 +11,12 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.artifacts.run import RunSummary, TrainState
-from longmlm.config import parse
 from longmlm.data import disk
 from longmlm.errors import DataError, FolderError
-from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.settings.results import result_of
 from longmlm.settings.shipped import PACKAGE
 from longmlm.stages import run
-from longmlm.staleness import REPLACING
-from tests.support.results import write_result, write_results, write_run
-from tests.support.tiny import tiny_folder
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, a text and the results of a pipeline."""
-    folder = tmp_path_factory.mktemp("project")
-    with contextlib.chdir(folder):
-        tiny_folder(Path("base"))
-        write_text(10)
-        write_results(settings())
-    return folder
-
-
-@pytest.fixture
-def folder(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pipeline's output folder in which every stage has its result."""
-    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "out"
-
-
-def write_text(num_documents: int) -> None:
-    lines = [json.dumps({"text": f"Text number {number}."}) for number in range(num_documents)]
-    Path("text.jsonl").write_text("\n".join(lines), encoding="utf-8")
-
-
-def settings(*options: str) -> ResolvedPipeline:
-    base = ("--model", "base", "--corpus", "text.jsonl", "--length", "40", "--output", "out")
-    return parse(ResolvedPipeline, [*base, "--prepare.recipe.held-out-fraction", "0.4", *options])
-
-
-def remove(*folders: Path) -> None:
-    for folder in folders:
-        shutil.rmtree(folder)
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The stages that were started, whose results are then written."""
-    names: list[str] = []
-
-    def run_stage(config: ResolvedPipeline, name: str, _label: str) -> None:
-        names.append(name)
-        if name in REPLACING:
-            shutil.rmtree(result_of(config.stages[name]), ignore_errors=True)
-        if not result_of(config.stages[name]).exists():
-            write_result(config, name)
-
-    monkeypatch.setattr(run, "run_stage", run_stage)
-    monkeypatch.setattr(run, "summary", lambda _: "")
-    return names
+from tests.support.finished import remove, settings, write_text
+from tests.support.results import write_result, write_run
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
         finally:
             with_fresh_process_state()
 
-    def run_stage(config: ResolvedPipeline, name: str, _label: str) -> None:
-        execute(name, Path(config.output) / run.PIPELINE)
+    def run_stage(config: ResolvedPipeline, name: str, _label: str, *options: str) -> None:
+        execute(name, Path(config.output) / run.PIPELINE, *options)
 
     monkeypatch.setattr(run, "run_stage", run_stage)
     prove_in_this_process(monkeypatch)

@@ -1,5 +1,6 @@
-"""Markdown pages of the repository: their text, links, headings, code blocks and inline code."""
+"""Markdown pages of the repository (text, links, headings, code), and the text of an HTML page."""
 
+import html
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,3 +55,9 @@ def pages_of(root: Path) -> list[Page]:
 
 def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading).lower()).replace(" ", "-")
+
+
+def words(folder: Path) -> str:
+    """Returns the text of the page without its markup."""
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    return html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)))

@@ -5,17 +5,18 @@ from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
+from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import AddedTokens, Extension, ModelSource, Provenance, read_provenance
 from longmlm.artifacts.released import RELEASED_FROM, ReleasedFrom
 from longmlm.artifacts.rows import read_rows_manifest
-from longmlm.artifacts.run import CheckpointState, RunSummary, TrainState
+from longmlm.artifacts.run import CheckpointState, Continuation, RunSummary, TrainState
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.folders import new_folder, sha256_of
 from longmlm.hubs.model_files import listed_weights_sha256, local_model_sha256
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.results import result_of
-from longmlm.training.run_folder import checkpoint_folder
+from longmlm.training.run_folder import checkpoint_folder, likely_best_checkpoint
 from tests.support.evaluations import FULL
 
 
@@ -56,11 +57,12 @@ def _write_long(config: ResolvedPipeline) -> None:
         (partial / "model.safetensors").write_text(str(about), encoding="utf-8")
 
 
-def write_run(config: ResolvedPipeline, step: int | None = None) -> None:
+def write_run(config: ResolvedPipeline, step: int | None = None, added: tuple[Continuation, ...] = ()) -> None:
     stage, rows = config.pretrain, read_rows_manifest(result_of(config.prepare))
     step = step or stage.recipe.num_steps
     state = TrainState(step=step, accuracy=40.0, evaluated_at_step=step)
     saved = CheckpointState(state=state, recipe=stage.recipe, rows_sha256=rows.sha256, rows_plan=rows.plan)
+    saved = replace(saved, continuations=added)
     start = str(stage.start.checkpoint)
     with new_folder(checkpoint_folder(result_of(stage), step)) as partial:
         artifact.write(partial / CheckpointState.FILE, saved)
@@ -71,7 +73,7 @@ def write_run(config: ResolvedPipeline, step: int | None = None) -> None:
 
 
 def trained_model(config: ResolvedPipeline) -> Path:
-    return checkpoint_folder(result_of(config.pretrain), config.pretrain.recipe.num_steps)
+    return Path(likely_best_checkpoint(str(result_of(config.pretrain))))
 
 
 def _write_evaluation(config: ResolvedPipeline) -> None:
@@ -86,7 +88,8 @@ def _write_evaluation(config: ResolvedPipeline) -> None:
         before_sha256=stage.long_before and listed_weights_sha256(Path(stage.long_before)),
         after_sha256=listed_weights_sha256(trained_model(config)),
     )
-    evaluation = replace(FULL, recipe=stage.recipe, sources=sources, curve=())
+    curve = MetricsFile(Path(stage.run)).evaluations()
+    evaluation = replace(FULL, recipe=stage.recipe, sources=sources, curve=curve)
     result_of(stage).mkdir(parents=True)
     artifact.write(result_of(stage) / Evaluation.FILE, evaluation.signed())
 

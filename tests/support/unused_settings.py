@@ -79,7 +79,6 @@ REFUSED = (
     Refused("pretrain", 'tracking.project = "p"', "", "tracker", TRACKED),
     Refused("pretrain", 'tracking.entity = "e"', "", "tracker", TRACKED),
     Refused("pretrain", 'tracking.name = "n"', "", "tracker", TRACKED),
-    Refused("pretrain", "tracking.num_examples = 1", "", "tracker", TENSORBOARD),
     Refused("pretrain", 'tracking.project = "p"', TENSORBOARD, "tracker", TRACKED),
     Refused("pretrain", 'tracking.entity = "e"', TENSORBOARD, "tracker", TRACKED),
     Refused("pretrain", 'tracking.name = "n"', TENSORBOARD, "tracker", TRACKED),

@@ -52,10 +52,12 @@ def test_no_row_is_repeated_with_the_same_mask(
 
 
 @pytest.mark.parametrize("change", ["seed", "rows"])
-def test_other_rows_and_another_order_are_read_from_the_start(
-    short: PretrainConfig, train: Train, inputs: Path, tmp_path: Path, change: str
+def test_other_rows_and_another_order_are_read_from_the_start_with_other_masks(
+    short: PretrainConfig, train: Train, drawn: Drawn, inputs: Path, tmp_path: Path, change: str
 ) -> None:
     first = train(short)
+    last_epoch = max(epoch for _, epoch in drawn)
+    drawn.clear()
     other = replace(short, run=str(tmp_path / "other"), start=Start(checkpoint=str(first)))
     if change == "seed":
         other = with_recipe(other, seed=other.recipe.seed + 1)
@@ -68,6 +70,7 @@ def test_other_rows_and_another_order_are_read_from_the_start(
         other = replace(other, rows=str(tmp_path / "rows"))
     state = state_at(train(other), 4)
     assert state.cursor == 4 * (state.cursor // 4) < 2 * state_at(first, 4).cursor
+    assert min(epoch for _, epoch in drawn) > last_epoch  # a row that both have is masked in another way
 
 
 def test_a_damaged_state_is_not_taken_for_another_model(short: PretrainConfig, train: Train, tmp_path: Path) -> None:

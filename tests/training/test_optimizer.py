@@ -9,8 +9,8 @@ from torch import nn
 from longmlm.artifacts.accuracy import Difference
 from longmlm.artifacts.run import TrainState
 from longmlm.settings.pretrain import PretrainRecipe
-from longmlm.training.loop import accuracy_reached
 from longmlm.training.optimizer import Optimizer, learning_rate
+from longmlm.training.run import accuracy_reached
 
 RECIPE = PretrainRecipe(num_steps=100, batch_tokens=1, learning_rate=0.5, warmup_steps=10)
 

@@ -86,7 +86,7 @@ def test_a_finished_run_that_is_run_again_keeps_its_summary_and_stays_finished(s
 
 def test_the_bar_moves_with_every_step_however_seldom_a_line_is_logged(settings, train, monkeypatch):
     shown = []
-    monkeypatch.setattr(loop.Progress, "move_to", lambda _, done: shown.append(done))
+    monkeypatch.setattr(loop.Progress, "move_to", lambda _, done, _text="": shown.append(done))
     train(with_runtime(settings, log_every_steps=6))
     assert sorted({*shown}) == [*range(1, 13)]
 

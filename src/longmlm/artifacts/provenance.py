@@ -169,6 +169,11 @@ class Provenance(Artifact):
         """The accuracy on held-out pairs at the end of that run; None if it was not measured there."""
         return self.trained.pair_accuracy if self.trained else None
 
+    @property
+    def tokens_before(self) -> int:
+        """The tokens that earlier runs were trained on: an upper bound of the times that one of them saw a row."""
+        return sum(record.tokens for record in self.trained_before)
+
     def of_run(self, start: ModelSource) -> Self:
         """Returns the history of a run that starts from the model at `start`, whose own history this is."""
         before = (*self.trained_before, *((self.trained,) if self.trained else ()))

@@ -1,11 +1,13 @@
 """Artifacts of a run: state.json in each checkpoint, and summary.json in the run folder."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar, Self
 
 from longmlm.artifacts.accuracy import Accuracy, PairAccuracy
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.rows import RowsPlan
+from longmlm.errors import counted
 from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
 from longmlm.settings.tables import Pair, pairs
 
@@ -95,12 +97,26 @@ class TrainState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """Steps that were added to a finished run: `num_steps` after `from_step`."""
+
+    from_step: int
+    num_steps: int
+
+    @property
+    def last_step(self) -> int:
+        """The step at which the run ends, unless it is continued again."""
+        return self.from_step + self.num_steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointState(Artifact):
     """What a checkpoint holds in addition to tensors: progress, and all that a resumed run must agree with.
 
     `precision` is the one that the run computes in; `rows` names them as the run read them, those on the hub at their
     commit. `num_threads` is that of each process, on CPUs. `rows_plan`
     is what the rows depend on, `architecture_sha256` the hash of the config.json that an untrained model started from.
+    `continuations` are the steps beyond those of the recipe, the latest ones last.
     """
 
     FILE: ClassVar[str] = "state.json"
@@ -114,6 +130,29 @@ class CheckpointState(Artifact):
     num_threads: int | None = None
     rows_plan: RowsPlan | None = None
     architecture_sha256: str | None = None
+    continuations: tuple[Continuation, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of the whole run."""
+        return total_steps(self.recipe, self.continuations)
+
+    def is_finished(self, stop_when_recovered: bool) -> bool:
+        """Returns whether the run has ended, as `is_finished` says."""
+        return is_finished(self.state, self.recipe, self.continuations, stop_when_recovered)
+
+    def continued(self, num_steps: int, stop_when_recovered: bool) -> tuple[Continuation, ...]:
+        """Returns the continuations with one more of `num_steps`; the same ones if the last is such and not finished.
+
+        Raises ValueError, which says how far the run is, if it has not finished anything else.
+        """
+        if self.is_finished(stop_when_recovered):
+            return (*self.continuations, Continuation(from_step=self.state.step, num_steps=num_steps))
+        if self.continuations and self.continuations[-1].num_steps == num_steps:
+            return self.continuations
+        added = f", of which {self.continuations[-1].num_steps:,} were added" if self.continuations else ""
+        made = f"it has made {self.state.step:,} of {counted(self.num_steps, 'step')}{added}"
+        raise ValueError(f"{made}, and not evaluated the last one" if self.state.step >= self.num_steps else made)
 
     def compared(self, recipe: PretrainRecipe) -> list[Pair]:
         """Returns each setting of the run's recipe, beside that of another one.
@@ -125,6 +164,26 @@ class CheckpointState(Artifact):
         now = replace(recipe, precision=before.precision) if recipe.precision == "auto" else recipe
         may_change = {"recipe.num_steps"} if all(one.is_constant(self.state.step) for one in (before, now)) else set()
         return [pair for pair in pairs("recipe.", asdict(before), asdict(now)) if pair.name not in may_change]
+
+
+def total_steps(recipe: PretrainRecipe, continuations: Sequence[Continuation]) -> int:
+    """Returns the number of steps of a run with this recipe and these continuations."""
+    return continuations[-1].last_step if continuations else recipe.num_steps
+
+
+def recovered_before(state: TrainState, continuations: Sequence[Continuation]) -> bool:
+    """Returns whether a run was continued after it had recovered: it then makes all of its steps."""
+    at = state.recovered_at_step
+    return bool(continuations) and at is not None and at <= continuations[-1].from_step
+
+
+def is_finished(
+    state: TrainState, recipe: PretrainRecipe, continuations: Sequence[Continuation], stop_when_recovered: bool
+) -> bool:
+    """Returns whether the last step was made and evaluated, or whether the run has ended because it recovered."""
+    has_recovered = state.recovered_at_step is not None and not recovered_before(state, continuations)
+    is_at_end = state.step >= total_steps(recipe, continuations) or (stop_when_recovered and has_recovered)
+    return is_at_end and state.evaluated_at_step == state.step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,8 @@ class Recipe:
     """All that the global batches depend on, except for the rows; without `pad`, micro-batches are packed.
 
     Without a mixture, every row is drawn equally often; without a pairing, rows are read as they are.
-    `isolates_documents` is for `collate`.
+    `isolates_documents` is for `collate`. Masks and pairs are those of epochs from `first_epoch` on: earlier ones may
+    have been seen by the run that this one starts from.
     """
 
     seed: int
@@ -44,6 +45,7 @@ class Recipe:
     mixture: Mixture | None = None
     isolates_documents: bool = False
     pairing: Pairing | None = None
+    first_epoch: int = 0
 
 
 def check_rows_fit_model(
@@ -125,7 +127,7 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
         share = share_of_rank(draw, self.rank, self.num_processes)
         masked = [
             mask_row(self._row(row_id, epoch), recipe.vocabulary, recipe.masking, recipe.seed, epoch, row_id)
-            for row_id, epoch in zip(share.row_ids.tolist(), share.epochs.tolist(), strict=True)
+            for row_id, epoch in zip(share.row_ids.tolist(), (recipe.first_epoch + share.epochs).tolist(), strict=True)
         ]
         lengths = np.array([len(one.row) for one in masked])
         parts = micro_batches(lengths, self.rows_per_step, self.num_processes, self.rows_per_micro_batch)

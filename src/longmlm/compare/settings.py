@@ -17,6 +17,7 @@ FIXED = {  # what no arm may change, and no search
     "pretrain.rows": "trials are trained on the rows that prepare packs",
     "evaluate.rows": "trials are evaluated on the rows that prepare packs",
     "pretrain.dry_run": "trials train",
+    "pretrain.more_steps": "trials are trained for num_steps",
     "pretrain.runtime.stop_when_recovered": "trials are trained to their last step",
 }
 
@@ -98,8 +99,9 @@ class ComparedPipeline(ResolvedPipeline):
 
     def __post_init__(self) -> None:
         super(ComparedPipeline, self).__post_init__()
-        if self.pretrain.dry_run:
-            raise ValueError(f"pretrain.dry_run: remove it: {FIXED['pretrain.dry_run']}")
+        for name in ("dry_run", "more_steps"):
+            if getattr(self.pretrain, name):
+                raise ValueError(f"pretrain.{name}: remove it: {FIXED[f'pretrain.{name}']}")
         if not self.compare.arms:
             object.__setattr__(self, "compare", replace(self.compare, arms=self._rates()))
         self._check_own_length()

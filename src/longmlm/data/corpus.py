@@ -15,7 +15,7 @@ from longmlm.data.records import extent_of, fields_of, records_of
 from longmlm.data.texts import BYTE_ORDER_MARK, Absent, Unreadable, value_at
 from longmlm.errors import DataError, counted
 from longmlm.folders import write_text
-from longmlm.hubs.datasets import shards_of
+from longmlm.hubs.datasets import SAVED, shards_of
 from longmlm.hubs.storage import AnyPath, located
 from longmlm.settings.prepare import PrepareRecipe, Source
 
@@ -112,6 +112,24 @@ def document_of(text: str | Unreadable, origin: str, source: int, group: str | N
     if not text.strip():
         return SetAside(origin=origin, reason="empty", source=source)
     return Document(text, origin, source, group)
+
+
+def check_source(source: Source, output: str) -> None:
+    """Raises DataError for a setting that does not apply to these files, or to this dataset.
+
+    An output folder inside the folder of a dataset raises it too, since its files would become part of the dataset.
+    """
+    kinds, folder = {kind_of(file) for file in files_of(source.files)}, Path(source.dataset or "")
+    if source.delimiter is not None and ".csv" not in kinds:
+        files = ", ".join(source.files)
+        raise DataError(f"delimiter has no effect, since files has no .csv or .tsv file ({files}): remove it")
+    if source.dataset and folder.is_dir():
+        is_saved = any((folder / name).is_file() for name in SAVED)
+        unused = {"revision": source.revision, "subset": source.subset if is_saved else None}
+        for name in (name for name, value in unused.items() if value):
+            raise DataError(f"{name} has no effect, since the dataset {folder} is a local folder: remove it")
+        if Path(output).resolve().is_relative_to(folder.resolve()):
+            raise DataError(f"{output} is inside the dataset {folder} and would become part of it: name another output")
 
 
 def check_fields(source: Source, paths: Sequence[str]) -> None:

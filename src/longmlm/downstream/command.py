@@ -14,7 +14,7 @@ from typing import Any
 
 from longmlm.artifacts.artifact import PAGE_FILE, present
 from longmlm.artifacts.fine_tuned import MODEL
-from longmlm.data.corpus import write_set_aside
+from longmlm.data.corpus import check_source, write_set_aside
 from longmlm.data.files import SET_ASIDE, left_out
 from longmlm.downstream.artifacts import ComparedTask, DownstreamComparison, DownstreamTrial
 from longmlm.downstream.comparison import chosen_values, compared, failures, finding
@@ -26,7 +26,6 @@ from longmlm.downstream.settings import DownstreamConfig, LabelledTask
 from longmlm.errors import TrainingError, counted
 from longmlm.hubs.datasets import commit_of
 from longmlm.hubs.models import check_model
-from longmlm.inputs import check_source
 from longmlm.processes import exclusive_lock
 from longmlm.reports.pages import made_with, public_path
 from longmlm.reports.tables import text_table

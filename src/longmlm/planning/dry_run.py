@@ -1,14 +1,10 @@
 """Dry run: checks everything, makes two steps, reports what a run would take, and writes nothing."""
 
-import platform
 import tempfile
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-
-import torch
-import transformers
 
 from longmlm.artifacts.run import TrainState
 from longmlm.batches.sampling import largest_share
@@ -17,11 +13,10 @@ from longmlm.folders import GB, free_bytes
 from longmlm.planning.estimate import evaluations_as_steps
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import free_memory_bytes, peak_memory_bytes
-from longmlm.settings.pretrain import number_format
 from longmlm.training.checkpoint import check_room, resumable_state
 from longmlm.training.loop import fitting_update
 from longmlm.training.micro_batch import bytes_needed, fitting_on_all_ranks
-from longmlm.training.run import Run, Task
+from longmlm.training.run import Run, Task, description
 
 
 def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
@@ -31,7 +26,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     disk do not suffice, and every error that the run itself would raise before its first step.
     """
     state = resumable_state(resumed_from, task.record) if resumed_from else TrainState(cursor=task.record.cursor)
-    num_steps, batches = task.recipe.num_steps, task.batches
+    num_steps, batches = task.num_steps, task.batches
     steps_left = num_steps - state.step
     if steps_left <= 0:
         return f"{run.folder} is finished: {state.step} of {counted(num_steps, 'step')}"
@@ -43,7 +38,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
             f"a process needs about {memory / GB:.1f} GB of memory, {free_memory / GB:.1f} GB are free: lower "
             "rows_per_micro_batch, or set activation_checkpointing = true"
         )
-    check_room(run, num_steps)
+    check_room(run, task)
     scratch = Path(tempfile.mkdtemp(prefix="longmlm-dry-run-"))
     try:
         task, seconds, tokens = _two_steps(task, replace(run, folder=scratch), state)
@@ -55,7 +50,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     number = counted(run.runtime.num_checkpoints(num_steps), "checkpoint")
     kept = f"at most {number} of {run.cost.checkpoint_bytes / GB:.2f} GB"
     lines = {
-        **_description(task, run),
+        **description(task, run),
         "start": f"step {state.step} of {num_steps}" + (f", {resumed_from.name}" if resumed_from else ""),
         "ahead": f"{counted(steps_left, 'step')}, {steps_left * tokens / 1e6:,.1f} M tokens, {epochs:.2f} epochs",
         "time": _duration(task, run, steps_left, seconds, tokens),
@@ -64,21 +59,6 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
         "dry run": "nothing was written",
     }
     return "\n".join(f"{name:12}{text}" for name, text in lines.items())
-
-
-def _description(task: Task, run: Run) -> dict[str, str]:
-    model, batches = run.backend.objective.model, task.batches
-    cpu = f"CPU, {counted(torch.get_num_threads(), 'thread')} each"
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
-    precision = number_format(task.record.trained_on.precision or "no")
-    python, libraries = platform.python_version(), f"torch {torch.__version__}, transformers {transformers.__version__}"
-    return {
-        "environment": f"Python {python}, {libraries}",
-        "processes": f"{run.accelerator.num_processes} on {device}; computing in {precision}",
-        "model": f"{model.config.model_type}, {run.num_parameters / 1e6:.1f} M parameters",
-        "rows": f"{batches.description}; {task.evaluation.num_rows:,} held out",
-        "step": f"{counted(batches.rows_per_step, 'row')}, micro-batches of {batches.rows_per_micro_batch} per process",
-    }
 
 
 def _duration(task: Task, run: Run, steps_left: int, seconds: float, tokens: int) -> str:
@@ -91,7 +71,7 @@ def _two_steps(task: Task, run: Run, state: TrainState) -> tuple[Task, float, in
     """Returns the task with micro-batches that fit, and the seconds and tokens of the second step, if there is one."""
     task = fitting_on_all_ranks(task, run, state)
     seconds, num_tokens = 0.0, 0
-    for _ in range(min(2, task.recipe.num_steps - state.step)):
+    for _ in range(min(2, task.num_steps - state.step)):
         batches = task.batches[state.cursor]
         started = time.monotonic()
         task, update = fitting_update(task, run, batches, state)

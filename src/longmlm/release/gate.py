@@ -87,9 +87,7 @@ def check_recovered(evaluation: Evaluation, recipe: ReleaseRecipe) -> None:
     if evaluation.is_recovered is False and not recipe.allow_unrecovered:
         raise ReleaseError(
             f"long_after {evaluation.accuracy('long_after'):.2f} % is below base_cut "
-            f"{evaluation.accuracy('base_cut'):.2f} %: train longer, in a new run with start.checkpoint = "
-            f"'{evaluation.sources.after}', which goes on in the text where this one ended, or set "
-            f"allow_unrecovered{ALLOW}"
+            f"{evaluation.accuracy('base_cut'):.2f} %: train longer, with --more-steps, or set allow_unrecovered{ALLOW}"
         )
 
 

@@ -14,6 +14,7 @@ from longmlm.artifacts.evaluation import (
     Evaluation,
     ViewName,
 )
+from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import counted
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import Head, Section, Tile, page, public_path, write_page
@@ -54,7 +55,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path, made_by: str) -> None
     """Writes evaluation.json, the pictures and the page into a folder; `made_by` is the command with its settings."""
     write_png(_blocks_chart(evaluation), folder / BLOCKS_PICTURE)
     if evaluation.curve:
-        write_png(_recovery_chart(evaluation), folder / RECOVERY_PICTURE)
+        write_png(recovery_chart(evaluation.curve, evaluation.accuracy("base_windows")), folder / RECOVERY_PICTURE)
     write_page(evaluation_page(evaluation, made_by), folder / PAGE_FILE)
     artifact.write(folder / Evaluation.FILE, evaluation)
 
@@ -87,7 +88,8 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
         )
         sections.append(Section("What the longer context is worth", text, gains_table(evaluation)))
     if evaluation.curve:
-        sections.append(Section("Recovery during training", _recovery_text(evaluation), _recovery_chart(evaluation)))
+        chart = recovery_chart(evaluation.curve, evaluation.accuracy("base_windows"))
+        sections.append(Section("Recovery during training", _recovery_text(evaluation), chart))
     if evaluation.examples:
         rows = counted(len(evaluation.examples), "row")
         read = "this document of the row" if evaluation.latest_view in evaluation.isolated else "the whole row"
@@ -215,6 +217,21 @@ def finding(evaluation: Evaluation) -> str:
     return f"{recovered} {short_text_finding(evaluation)}".strip()
 
 
+def outcome(evaluation: Evaluation) -> str:
+    """Returns the finding in one sentence, with what the longer context is worth, each with its standard error."""
+    after, base, gain = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut"), evaluation.recovery
+    if after is None or base is None or gain is None or _is_at_own_length(evaluation):
+        return finding(evaluation)
+    verdict = "Recovered" if evaluation.is_recovered else "Not recovered"
+    compared = gain.compared_with(f"the base model's {base:.2f} %")
+    parts = [f"{verdict}{within_error(gain)}: {after:.2f} % on whole rows, {compared}"]
+    if (worth := evaluation.context_gain) is not None:
+        parts.append(f"with its context, {worth.compared_with('the base model in chunks')}{within_error(worth)}")
+    if (change := evaluation.short_text_change) is not None:
+        parts.append(f"on short texts, {change.compared_with('the base model')}{within_error(change)}")
+    return f"{'; '.join(parts)}."
+
+
 def short_text_finding(evaluation: Evaluation) -> str:
     """Returns in one sentence what training changed on short texts; empty if that was not measured."""
     if (change := evaluation.short_text_change) is None:
@@ -260,9 +277,9 @@ def _positions_chart(evaluation: Evaluation) -> Chart:
     return Chart("Accuracy by position", titles, _series(evaluation, "positions", middles), border=border)
 
 
-def _recovery_chart(evaluation: Evaluation) -> Chart:
-    points = [(float(line.step), line.held_out.whole) for line in evaluation.curve]
-    base_cut, base_windows = evaluation.curve[-1].base_cut, evaluation.accuracy("base_windows")
+def recovery_chart(curve: Sequence[EvaluationMetrics], base_windows: float | None = None) -> Chart:
+    """Returns the accuracy of a run over its steps, with that of the base model where it is known."""
+    points, base_cut = [(float(line.step), line.held_out.whole) for line in curve], curve[-1].base_cut
     levels = [Series("base_cut", "ink", [], [base_cut])] if base_cut is not None else []
     levels += [Series("base_windows", "amber", [], [base_windows])] if base_windows is not None else []
     series = [*levels, _curve("long model, whole row", "blue", points)]

@@ -6,7 +6,7 @@ Markdown of their template, except Markup.
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,19 +52,29 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a page is about: its title, a sentence, the finding (good, bad or neither) and the key figures."""
+    """What a page is about: its title, a sentence, the finding (good, bad or neither) and the key figures.
+
+    A page that is still written anew is loaded again every `refresh_seconds`.
+    """
 
     title: str
     lead: str
     finding: str = ""
     is_good: bool | None = None
     tiles: Sequence[Tile] = ()
+    refresh_seconds: int | None = None
 
 
-def page(head: Head, sections: Sequence[Section], made_by: str) -> str:
-    """Returns an HTML page; `made_by` is the command with its settings, printed in the footer."""
+Draw = Callable[[Chart, tuple[float, float]], str]
+
+
+def page(head: Head, sections: Sequence[Section], made_by: str, draw: Draw = svg) -> str:
+    """Returns an HTML page; `made_by` is the command with its settings, printed in the footer.
+
+    `draw` returns a chart as an SVG element of this size.
+    """
     drawings = {"broad": WIDE, "narrow": NARROW}
-    return str(render("page.html", head=head, sections=sections, made_by=made_by, drawings=drawings, svg=svg))
+    return str(render("page.html", head=head, sections=sections, made_by=made_by, drawings=drawings, svg=draw))
 
 
 def public_path(path: str) -> str:

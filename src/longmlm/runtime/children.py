@@ -26,8 +26,8 @@ def run_child(
 ) -> tuple[int, str]:
     """Runs a command to its end; returns its exit code, and the name of the signal that stopped it, empty if none did.
 
-    A first stop signal is passed on as SIGTERM; `answer` is printed if the output of the command, which would answer,
-    goes to the file `log`. A second SIGINT kills the command and all that it has started.
+    A first stop signal is passed on as SIGTERM, to the workers of a launcher; `answer` is printed if the output of the
+    command, which would answer, goes to the file `log`. A second SIGINT kills the command and all that it has started.
     """
     adopt_orphans()
     with (
@@ -42,11 +42,11 @@ def run_child(
             preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - it makes one system call
         ) as child,
     ):
-        code = _wait(child, stop)
+        code = _wait(child, stop, command)
     return code, stop.signal_name
 
 
-def _wait(child: subprocess.Popen, stop: Stop) -> int:
+def _wait(child: subprocess.Popen, stop: Stop, command: Sequence[str]) -> int:
     """Returns the exit code; passes a stop signal on to the child.
 
     After a signal it also waits for the child's children: a launcher may exit before training has saved.
@@ -57,12 +57,32 @@ def _wait(child: subprocess.Popen, stop: Stop) -> int:
             code = child.wait(POLL_SECONDS)
             break
         if stop and not is_passed_on:
-            child.terminate()
+            for process in _workers(child.pid, command):
+                with suppress(psutil.NoSuchProcess):
+                    process.terminate()
             is_passed_on = True
     with suppress(ChildProcessError):
         while is_passed_on:
             os.waitpid(-child.pid, 0)
     return code
+
+
+def _workers(child: int, command: Sequence[str]) -> list[psutil.Process]:
+    """Returns the processes that a launcher has started with the words of the command from -m on; else the child.
+
+    A launcher that gets the signal itself, as torchrun does, prints a traceback over the bar of its workers.
+    """
+    words = [*command][max(at for at, word in enumerate(command) if word == "-m") :] if "-m" in command else []
+    found: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        launcher = psutil.Process(child)
+        for process in launcher.children(recursive=True):  # a parent comes before its children
+            with suppress(psutil.Error):
+                is_inside = any(parent in found for parent in process.parents())
+                if words and not is_inside and process.cmdline()[-len(words) :] == words:
+                    found.append(process)
+        return found or [launcher]
+    return found
 
 
 def kill_descendants() -> None:
@@ -74,7 +94,7 @@ def kill_descendants() -> None:
     deadline = time.monotonic() + SECONDS_TO_END
     while any(map(_is_alive, descendants)) and time.monotonic() < deadline:  # until then one may draw its bar
         time.sleep(SECONDS_TO_END / 100)
-    report("stopping at once")
+    report("ended without saving")
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -15,7 +15,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CHILD_VARIABLE = "LONGMLM_CHILD"  # set in child processes: their parent passes every stop signal on as SIGTERM
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 SECONDS_UNTIL_RETRY = 0.05
-SECOND = "press Ctrl-C again to stop at once"
+SECOND = "press Ctrl-C again to end without saving"
 STDERR = 2
 
 
@@ -124,7 +124,7 @@ class Stop:
 
 def exit_without_saving() -> None:
     """Ends this process, and with it a checkpoint that is being written; the one before it is kept."""
-    report(f"{stopped_by(signal.SIGINT.name)} at once: the same command resumes from the last checkpoint")
+    report("ended without saving: the same command resumes from the last checkpoint")
     os._exit(128 + signal.SIGINT)
 
 

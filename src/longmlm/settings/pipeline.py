@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, get_args
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig, Initialisation
 from longmlm.settings.prepare import PrepareConfig, source_names
-from longmlm.settings.pretrain import PretrainConfig, weights_problem
+from longmlm.settings.pretrain import PretrainConfig, check_more_steps, weights_problem
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.shipped import BUNDLED, bundled_resolved, is_same_path
 from longmlm.settings.tables import Table, Unused, merged, nested, table_at, with_arrays
@@ -70,7 +70,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPipeline(Pipeline):
-    """Runs the stages of a pipeline: skips those that are done, resumes the one that was interrupted."""
+    """The settings of every stage of a pipeline."""
 
     HAS_TRIALS: ClassVar[bool] = False  # whether it is run as trials, made from `tables`, that publish nothing
 
@@ -271,6 +271,19 @@ def _wiring(base: Pipeline, given: Mapping[str, Any]) -> Table:
             start = {"checkpoint": base.model, **({"revision": base.revision} if base.revision else {})}
     tables = nested({**own, "pretrain.start": start})
     return {stage: table for stage, table in tables.items() if stage not in absent}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig(ResolvedPipeline):
+    """Runs the stages of a pipeline: skips those that are done, resumes the one that was interrupted."""
+
+    more_steps: int | None = None
+    """Steps to add to a run that has finished, with new rows and masks; evaluation and release are then made anew. On
+    the command line only, as a file would add them each time."""
+
+    def __post_init__(self) -> None:
+        super(RunConfig, self).__post_init__()  # slots make a new class, which super() alone does not know
+        check_more_steps(self.more_steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from longmlm.settings.masking import HeldOut, Masking, Pairs
@@ -121,9 +121,23 @@ class PretrainRecipe:
             reason = f"with schedule = {self.schedule}: remove it, or set schedule = constant-then-decay"
             yield ("decay_steps",), reason
 
+    def continued(self, num_steps: int) -> "PretrainRecipe":
+        """Returns the recipe of `num_steps` steps that are added to a finished run: the same schedule without warm-up.
+
+        So linear and cosine decay begin at once, and a constant rate comes before a decay that is as long as before.
+        """
+        decay_steps = min(num_steps, self.decay_steps)
+        return replace(self, num_steps=num_steps, warmup_steps=0, decay_steps=decay_steps)
+
     def is_constant(self, step: int) -> bool:
         """Returns whether no update before `step` depended on the number of steps, so that it may be changed."""
         return self.schedule == "constant-then-decay" and step <= self.num_steps - self.decay_steps
+
+
+def check_more_steps(more_steps: int | None) -> None:
+    """Raises ValueError for a number of steps that cannot be added."""
+    if more_steps is not None and more_steps < 1:
+        raise ValueError("more_steps must be at least 1")
 
 
 def check_regularisation(weight_decay: float, dropout: float | None) -> None:
@@ -241,7 +255,7 @@ class Tracker:
         """Yields names of settings that have no effect, with the reason."""
         of_wandb = ("project", "entity", "name")
         if self.tracker is None:
-            yield (*of_wandb, "num_examples"), "without tracker: remove it, or set tracker"
+            yield of_wandb, "without tracker: remove it, or set tracker"
         elif self.tracker == "tensorboard":
             yield of_wandb, "with tracker = tensorboard, only with wandb: remove it, or set tracker = wandb"
 
@@ -274,6 +288,12 @@ class PretrainConfig:
     tracking: Tracking = field(default_factory=Tracking)
     dry_run: bool = False
     """Check everything, make two steps, report what the run would do, and write nothing."""
+    more_steps: int | None = None
+    """Steps to add to a finished run, with new rows and masks; on the command line only, as a file would add them each
+    time."""
+
+    def __post_init__(self) -> None:
+        check_more_steps(self.more_steps)
 
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""

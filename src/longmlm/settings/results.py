@@ -9,7 +9,7 @@ from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.tables import leaves
 
-NOT_COMPARED = ("runtime", "tracking", "dry_run")  # they change no result
+NOT_COMPARED = ("runtime", "tracking", "dry_run", "more_steps")  # they change no result
 LOCATIONS = (  # keys that say where something lies: a result depends on what lies there, under any name
     *("output", "run", "rows", "evaluation", "model", "base", "long_before", "long_after", "checkpoint"),
     *("tokenizer", "architecture", "files", "dataset", "add_tokens"),

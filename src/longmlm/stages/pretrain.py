@@ -1,10 +1,12 @@
 """The pretrain stage: continues MLM pretraining of a checkpoint on packed rows; the same command resumes."""
 
+import os
 import runpy
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the same as python -m longmlm pretrain
     sys.argv.insert(1, "pretrain")
@@ -14,16 +16,16 @@ if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the 
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from longmlm.artifacts.artifact import to_toml
-from longmlm.artifacts.provenance import Extension, ModelSource, Provenance
+from longmlm.artifacts.artifact import PAGE_FILE, present, to_toml
+from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.artifacts.rows import SPLITS, check_rows_fit_recipe
-from longmlm.artifacts.run import CheckpointState, MicroBatch
+from longmlm.artifacts.run import CheckpointState, MicroBatch, recovered_before
 from longmlm.batches.pairs import Pairing
 from longmlm.batches.sampling import mixture_of
 from longmlm.batches.steps import Recipe, StepBatches, batch_notes, check_rows_fit_model, rows_per_step
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
-from longmlm.errors import TrainingError, counted
+from longmlm.errors import TrainingError
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.measure import check_packed_attention
 from longmlm.evaluation.run_evaluation import RunEvaluation
@@ -39,25 +41,28 @@ from longmlm.model.position_table import rebuild_positions
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first
 from longmlm.runtime.launch import launch, resolved_precision, seed_process, shut_down
-from longmlm.runtime.signals import stop_on_signal, stopped_by
+from longmlm.runtime.signals import CHILD_VARIABLE, stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.masking import pair_kind
-from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.training.backend import PlainBackend
-from longmlm.training.checkpoint import check_room, run_precision
+from longmlm.training.checkpoint import check_room, first_cursor, run_precision
 from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch, zero_stage
-from longmlm.training.loop import start, train, write_summary
+from longmlm.training.loop import start, train
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
-from longmlm.training.run import Run, RunRecord, Task, training_record
+from longmlm.training.run import Run, RunRecord, Task, description, training_record, write_summary
 from longmlm.training.run_folder import (
     VerifiedCheckpoint,
     check_still_newest,
-    cursor_after,
+    continuations_of,
     model_or_best_checkpoint,
     newest_verified,
     read_state,
 )
 from longmlm.training.tracker import check_installed, tracked
+
+if TYPE_CHECKING:
+    from longmlm.reports.training import TrainingPage
 
 
 def pretrain(config: PretrainConfig) -> None:
@@ -67,6 +72,8 @@ def pretrain(config: PretrainConfig) -> None:
     precision = resolved_precision(config.recipe.precision)
     deepspeed = plugin_of_launch(config.recipe.max_gradient_norm)
     accelerator = launch(precision, runtime.num_processes, runtime.num_threads, runtime.hang_seconds, deepspeed)
+    if not config.dry_run and CHILD_VARIABLE not in os.environ:  # longmlm run has printed it
+        accelerator.print(f"page: {Path(config.run) / PAGE_FILE}")
     task, run, resumed_from = open_run(config, accelerator)
     if config.dry_run:
         from longmlm.planning.dry_run import dry_run  # a run itself needs none of it
@@ -79,24 +86,40 @@ def pretrain(config: PretrainConfig) -> None:
 
 
 def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | None) -> None:
-    """Trains, shown by the tracker, while no other process writes to the run folder."""
+    """Trains, shown by a page and the tracker, while no other process writes to the run folder."""
     is_main = run.accelerator.is_main_process
-    check_room(run, task.recipe.num_steps)
+    check_room(run, task)
     with (
         exclusive_lock(run.folder) if is_main else nullcontext(),
         watchdog(config.runtime.hang_seconds, run.accelerator.process_index),
     ):
         if is_main:
             check_still_newest(run.folder, resumed_from)
-        state = start(task, run, resumed_from)
-        tracker = config.tracking.tracker if is_main else None
-        with stop_on_signal() as stop, tracked(run.folder, tracker, state if resumed_from else None):
-            state = train(task, run, state, stop)
-        if is_main:
-            print(write_summary(run, state))
-            if stop or (state.step < task.recipe.num_steps and not task.evaluation.is_over(state)):
-                signal_name = stop.signal_name or "a signal to another process"
-                print(f"{stopped_by(signal_name)} after step {state.step}: the same command resumes from there")
+        with training_page(config, task, run) as page:
+            run = replace(run, show=page.show)
+            state = start(task, run, resumed_from)
+            tracker = config.tracking.tracker if is_main else None
+            answer = f"finishing step {state.step + 1}, then saving"
+            with stop_on_signal(answer) as stop, tracked(run.folder, tracker, state if resumed_from else None):
+                page.start(state.step)
+                state = train(task, run, state, stop)
+            if is_main:
+                print(write_summary(run, state))
+                ending = "finished"
+                if stop or (state.step < task.num_steps and not task.evaluation.is_over(state)):
+                    signal_name = stop.signal_name or "a signal to another process"
+                    ending = f"{stopped_by(signal_name)} after step {state.step}: the same command resumes from there"
+                    print(ending)
+                page.end(ending)
+
+
+def training_page(config: PretrainConfig, task: Task, run: Run) -> "TrainingPage":
+    """Returns the page of the run, which the main process writes."""
+    from longmlm.reports.pages import made_with  # what others that import this stage do not need
+    from longmlm.reports.training import TrainingPage
+
+    is_main, made_by = run.accelerator.is_main_process, made_with("pretrain", present(asdict(config)))
+    return TrainingPage(run.folder, task.num_steps, description(task, run), made_by, is_main)
 
 
 def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Run, Path | None]:
@@ -106,6 +129,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     TrainingError on every rank when one sees a different checkpoint, or none.
     """
     newest, saved = resume_point(config, accelerator)
+    continuations = continuations_of(config, saved)
     precision, notes = run_precision(config.recipe.precision, saved, newest.folder)
     config, rows = training_rows(config, saved, accelerator)
     loaded, provenance = load_start(config, newest.folder, accelerator)
@@ -117,10 +141,12 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     objective = MlmObjective(loaded.model, precision, config.recipe.isolate_documents)
     run = new_run(config, accelerator, objective, rows)
     evaluation = run_evaluation(config, run, loaded, vocabulary, provenance.extension)
+    if saved and recovered_before(saved.state, continuations):
+        evaluation = replace(evaluation, stops_when_recovered=False)
     architecture = config.start.architecture
     record = RunRecord(
         tokenizer=loaded.tokenizer,
-        settings=to_toml(config),
+        settings=to_toml(replace(config, more_steps=None)),
         recipe=config.recipe,
         provenance=provenance,
         trained_on=training_record(config.recipe, rows, config.rows, precision),
@@ -128,8 +154,9 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         cursor=0 if newest.folder else first_cursor(provenance.started_from, rows, config.recipe, accelerator),
         rows_plan=rows.manifest.plan,
         architecture_sha256=saved.architecture_sha256 if saved else architecture and sha256_of(Path(architecture)),
+        continuations=continuations,
     )
-    batches = step_batches(run, config.recipe, rows, vocabulary, saved.state.micro_batch if saved else None)
+    batches = step_batches(run, record, rows, vocabulary, saved.state.micro_batch if saved else None)
     seed_process(config.recipe.seed, accelerator.process_index)
     return Task(batches, evaluation, record), run, newest.folder
 
@@ -203,7 +230,7 @@ def run_evaluation(
         base_positions=extension.base_positions if extension else held_out.row_length,
         base=extension.base if extension else None,
         tokenizer=loaded.tokenizer,
-        num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
+        num_examples=config.tracking.num_examples,
         accelerator=run.accelerator,
         stops_when_recovered=config.runtime.stop_when_recovered,
     )
@@ -248,28 +275,15 @@ def load_start(
     return loaded, loaded.provenance
 
 
-def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, accelerator: Accelerator) -> int:
-    """Returns the cursor at which a new run begins.
-
-    A run that starts from another run's checkpoint goes on where that stopped, if the rows and their order are the
-    same: it would repeat rows and masks otherwise. Raises ArtifactError if its state is damaged.
-    """
-    folder = Path(start.name if start else "")
-    num_rows = broadcast_from_main(accelerator, lambda: cursor_after(folder, rows.sha256, recipe))
-    if start and num_rows:
-        accelerator.print(f"{start.name} was trained on {counted(num_rows, 'row')}: the run goes on after them")
-    return num_rows
-
-
 def step_batches(
-    run: Run, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocabulary, saved: MicroBatch | None
+    run: Run, record: RunRecord, rows: Rows, vocabulary: Vocabulary, saved: MicroBatch | None
 ) -> StepBatches:
     """Returns this rank's training batches; a step has as many rows as hold batch_tokens at their mean fill.
 
     `saved` is the micro-batch of the checkpoint that the run resumes from. Prints notes on the batches. Raises
     TrainingError when not even one row fits into memory, DataError for words that the tokens do not tell.
     """
-    accelerator, num_processes = run.accelerator, run.accelerator.num_processes
+    accelerator, num_processes, recipe = run.accelerator, run.accelerator.num_processes, record.recipe
     mixture = mixture_of(recipe.weights, rows.manifest.sources("train"))
     mean_fill = rows.mean_fill * (mixture.fill if mixture else 1)
     num_rows = rows_per_step(recipe.batch_tokens, rows.row_length, mean_fill, num_processes)
@@ -278,6 +292,7 @@ def step_batches(
     pad = None if run.backend.objective.reads_packed_batches else vocabulary.special.pad
     pairing = Pairing(recipe.pairs.kind, vocabulary.special) if recipe.pairs else None
     maskable, isolates = vocabulary.maskable_in(recipe.masking.unit), recipe.isolate_documents
-    drawn = Recipe(recipe.seed, num_rows, recipe.masking, maskable, pad, mixture, isolates, pairing)
+    first_epoch = record.provenance.tokens_before
+    drawn = Recipe(recipe.seed, num_rows, recipe.masking, maskable, pad, mixture, isolates, pairing, first_epoch)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,22 +24,23 @@ from longmlm.errors import DataError, ModelError
 from longmlm.folders import write_text
 from longmlm.planning.size import planned_sizes
 from longmlm.processes import exclusive_lock
-from longmlm.reports.evaluation import finding
+from longmlm.reports.evaluation import outcome
 from longmlm.runtime.children import run_child
 from longmlm.runtime.launch_command import launch_command, search_path
 from longmlm.runtime.signals import stopped_by
-from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline, RunConfig
 from longmlm.settings.publishing import secret_of
 from longmlm.settings.results import result_of
 from longmlm.staleness import check_result, check_results, is_current, is_done, is_trained
 from longmlm.temporary import check_own_file
+from longmlm.training.run_folder import newest_state
 
 PIPELINE, HEADER = "pipeline.toml", "# longmlm run pipeline.toml\n"
 USER_ERROR = 2  # exit code of a stage whose settings or data are wrong
 STOPPED = 143  # exit code of a stage that SIGTERM stopped
 
 
-def run(config: ResolvedPipeline) -> None:
+def run(config: RunConfig) -> None:
     """Runs the stages in order and prints the accuracies reached; exits with the code of a stage that fails.
 
     Raises what `check_results` does, and FolderError while another process writes to the output folder.
@@ -48,18 +50,49 @@ def run(config: ResolvedPipeline) -> None:
         check_own_file(output / PIPELINE, HEADER)
         check_results(config)
         check_space(config)
-        write_text(output / PIPELINE, f"{HEADER}{to_toml(config)}")
+        write_text(output / PIPELINE, f"{HEADER}{to_toml(replace(config, more_steps=None))}")
+        if "pretrain" in config.stages:
+            print(f"page of the training: {result_of(config.pretrain) / PAGE_FILE}", flush=True)
+        adds_steps = config.more_steps is not None and not _are_steps_added(config)
         for number, (name, stage) in enumerate(config.stages.items(), start=1):
             label = f"[{number}/{len(config.stages)}] {name}:"
-            ended = "already done"
-            if not is_done(config, name):
+            ended, is_continued = "already done", adds_steps and name == "pretrain"
+            if is_continued or not is_done(config, name):
                 check_result(config, name)  # again, since an earlier stage may have made its input anew
                 since = time.monotonic()
                 print(f"{label} started, {_duration(since - started)} so far", flush=True)
-                run_stage(config, name, label)
+                run_stage(config, name, label, *(["--more-steps", str(config.more_steps)] if is_continued else []))
                 ended = f"finished in {_duration(time.monotonic() - since)}"
             print(f"{label} {ended}, {result_of(stage)}", flush=True)
         print(summary(config))
+
+
+def _are_steps_added(config: RunConfig) -> bool:
+    """Returns whether the latest steps of the run are those to add, and a stage after them has still to run.
+
+    An interrupted command is then completed by the same one. A release that is refused because of the accuracy is not
+    to run: more steps are what it needs.
+    """
+    saved = newest_state(Path(config.pretrain.run))
+    if not (saved and saved.continuations and saved.continuations[-1].num_steps == config.more_steps):
+        return False
+    left = [name for name in config.stages if not is_current(config, name)]
+    return is_trained(config.pretrain) and bool(left) and not (left == ["release"] and _is_refused(config))
+
+
+def _is_refused(config: ResolvedPipeline) -> bool:
+    """Returns whether the gate of the release refuses the accuracy in the evaluation."""
+    evaluation, recipe = _evaluation(config), config.release.recipe
+    is_unrecovered = evaluation is not None and evaluation.is_recovered is False
+    is_worse = evaluation is not None and evaluation.is_worse_on_short_texts
+    return (is_unrecovered and not recipe.allow_unrecovered) or (is_worse and not recipe.allow_worse_short_texts)
+
+
+def _evaluation(config: ResolvedPipeline) -> Evaluation | None:
+    """Returns what the evaluate stage wrote; None if the pipeline ends before it."""
+    if config.evaluate is None or "evaluate" not in config.stages:
+        return None
+    return read_evaluation(result_of(config.evaluate) / Evaluation.FILE)
 
 
 def check_space(config: ResolvedPipeline) -> None:
@@ -69,20 +102,25 @@ def check_space(config: ResolvedPipeline) -> None:
             check_disk(config, missing, planned_sizes(config))
 
 
-def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
+def run_stage(config: ResolvedPipeline, name: str, label: str, *options: str) -> None:
     """Runs a stage to its end; exits with its code if it fails, and with 128 + the signal that stopped it."""
     command = [sys.executable, "-P", "-m", "longmlm", name]  # -P: no module comes from the current folder
     if name == "pretrain" and config.launch is not None:
         command = [*launch_command(config.launch), "-m", "longmlm.stages.pretrain"]
     environment = {**os.environ, "PATH": search_path(), **secret_of(config.stages[name])}
-    code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE)], environment)
+    code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE), *options], environment)
     if signal_name:
-        print(f"{label} {stopped_by(signal_name)}: the same command resumes from there", file=sys.stderr)
+        where = "the same command resumes from the last checkpoint"  # it has ended without saving
+        if code != -signal.SIGKILL:
+            where = f"{stopped_by(signal_name)}: the same command resumes from there"
+        print(f"{label} {where}", file=sys.stderr)
         sys.exit(128 + signal.Signals[signal_name])
     if code == 0 and name == "pretrain" and not is_trained(config.pretrain):
         print(f"{label} ended before its last evaluation: the same command resumes from there", file=sys.stderr)
         sys.exit(STOPPED)
     if code:
+        if name == "release" and _is_refused(config):
+            print(summary(config, is_released=False), flush=True)
         first = "fix that, then " if code == USER_ERROR else ""
         print(f"{label} failed (exit code {code}): {first}the same command resumes from this stage", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
@@ -92,32 +130,29 @@ def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def summary(config: ResolvedPipeline) -> str:
+def summary(config: ResolvedPipeline, is_released: bool = True) -> str:
     """Returns what was found in a sentence, the paths of the page and the release, and what to do next."""
-    evaluation = None
-    if config.evaluate and "evaluate" in config.stages:
-        folder = result_of(config.evaluate)
-        evaluation = read_evaluation(folder / Evaluation.FILE)
-        lines = [finding(evaluation), f"page: {folder / PAGE_FILE}"]
+    if evaluation := _evaluation(config):
+        lines = [outcome(evaluation), f"page: {result_of(config.stages['evaluate']) / PAGE_FILE}"]
     else:
         measured = [
             (line.step, line.held_out.whole.accuracy) for line in MetricsFile(result_of(config.pretrain)).evaluations()
         ]
         lines = [f"held-out accuracy at step {step}: {found:.2f} %" for step, found in measured if found is not None]
         lines = lines[:: max(1, len(lines) - 1)]  # before and after training
-    released = [f"released: {result_of(config.release)}"] if "release" in config.stages else []
+    released = [f"released: {result_of(config.release)}"] if is_released and "release" in config.stages else []
     return "\n".join([*lines, *released, *_next_steps(config, evaluation)])
 
 
 def _next_steps(config: ResolvedPipeline, evaluation: Evaluation | None) -> list[str]:
     """Returns what to do next: train longer, release, or publish."""
-    if evaluation is not None and evaluation.is_recovered is False:
-        run = result_of(config.pretrain)
-        return [f"next: to train longer, set pretrain.start.checkpoint = {str(run)!r} and another output"]
+    pipeline = f"{config.output}/{PIPELINE}"
+    if evaluation is not None and (evaluation.is_recovered is False or _is_refused(config)):
+        more = max(1, config.pretrain.recipe.num_steps // 2)
+        return [f"next: train longer, for example by {more:,} steps: longmlm run {pipeline} --more-steps {more}"]
     if "release" not in config.stages:
         return ["next: to make a release, run the same pipeline without until"]
     if config.release.publish is None:
         card = result_of(config.release) / REPOCARD_NAME
-        pipeline = f"{config.output}/pipeline.toml"
         return [f"next: read {card}, then publish: longmlm release {pipeline} --publish hf:OWNER/NAME"]
     return []

@@ -17,23 +17,25 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.provenance import Provenance
+from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.artifacts.run import CheckpointState, TrainState
+from longmlm.data.rows import Rows
 from longmlm.errors import CheckpointError, TrainingError, counted, explained, naming
 from longmlm.folders import GB, bytes_in, free_bytes, rewritten_folder
 from longmlm.model.carried import save_model
 from longmlm.model.position_table import stock_state
-from longmlm.runtime.collectives import any_rank
+from longmlm.runtime.collectives import any_rank, broadcast_from_main
 from longmlm.runtime.launch import generator_states, resolved_precision
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
-from longmlm.settings.pretrain import ComputePrecision, Precision, number_format
+from longmlm.settings.pretrain import ComputePrecision, Precision, PretrainRecipe, number_format
 from longmlm.training.backend import Backend, OptimizerState
-from longmlm.training.run import Run, RunRecord
+from longmlm.training.run import Run, RunRecord, Task
 from longmlm.training.run_folder import (
     CHECKPOINTS,
     OPTIMIZER,
     SETTINGS,
     checkpoint_folder,
+    cursor_after,
     list_checkpoints,
     prune,
     read_state,
@@ -42,6 +44,7 @@ from longmlm.training.saved_tensors import read_generators, read_optimizer
 
 POLL_SECONDS = 0.5
 MAX_LISTED = 3
+KEPT_OF_FINISHED = 2  # checkpoints that a continued run keeps beside the others: its last one so far, and its best
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,19 @@ def run_precision(
     return previous, (note,)
 
 
+def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, accelerator: Accelerator) -> int:
+    """Returns the cursor at which a new run begins.
+
+    A run that starts from another run's checkpoint goes on where that stopped, if the rows and their order are the
+    same: it would repeat rows and masks otherwise. Raises ArtifactError if its state is damaged.
+    """
+    folder = Path(start.name if start else "")
+    num_rows = broadcast_from_main(accelerator, lambda: cursor_after(folder, rows.sha256, recipe))
+    if start and num_rows:
+        accelerator.print(f"{start.name} was trained on {counted(num_rows, 'row')}: the run goes on after them")
+    return num_rows
+
+
 def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     """Returns the progress in a checkpoint; raises CheckpointError when recipe or rows are not those of its run.
 
@@ -223,9 +239,10 @@ def notes_on_threads(folder: Path, record: RunRecord) -> tuple[str, ...]:
     return (note,)
 
 
-def check_room(run: Run, num_steps: int) -> None:
+def check_room(run: Run, task: Task) -> None:
     """Raises TrainingError if the checkpoints to come do not fit on the disk; those that exist count as written."""
-    needed = run.runtime.num_checkpoints(num_steps) * run.cost.checkpoint_bytes - bytes_in(run.folder / CHECKPOINTS)
+    number = run.runtime.num_checkpoints(task.num_steps) + (KEPT_OF_FINISHED if task.record.continuations else 0)
+    needed = number * run.cost.checkpoint_bytes - bytes_in(run.folder / CHECKPOINTS)
     if needed > (free := free_bytes(run.folder)):
         raise TrainingError(
             f"the checkpoints in {run.folder} will take {needed / GB:.1f} GB more, {free / GB:.1f} GB are free: free "

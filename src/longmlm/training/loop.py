@@ -15,22 +15,18 @@ run is over, as with stop_when_recovered, is followed by log and save, and the r
 """
 
 import math
-import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader
 
-from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Difference, within_error
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
-from longmlm.artifacts.run import RunSummary, TrainState
+from longmlm.artifacts.run import TrainState
 from longmlm.batches.collate import MlmBatch
-from longmlm.errors import ArtifactError, TrainingError
+from longmlm.errors import TrainingError, counted
 from longmlm.folders import write_json, write_text
 from longmlm.processes import ignore_stop_signals
 from longmlm.progress import Progress, dated_line
@@ -72,6 +68,9 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
         return evaluate(task, run, new, Stop())
     state = resumable_state(resumed_from, task.record)
     run.accelerator.print(f"resuming after step {state.step}, from {resumed_from}")
+    if task.record.continuations:
+        added = counted(task.record.continuations[-1].num_steps, "step")
+        run.accelerator.print(f"{added} were added to the run, which will end at step {task.num_steps}")
     for note in notes_on_threads(resumed_from, task.record):
         run.accelerator.print(note)
     _prepare_folder(task, run, state)
@@ -95,6 +94,7 @@ def _prepare_folder(task: Task, run: Run, resumed: TrainState | None) -> None:
             write_json(run.folder / BACKEND_SETTINGS, run.backend.settings)
         metrics = MetricsFile(run.folder)
         metrics.truncate(resumed.step, resumed.accuracy_here is not None) if resumed else metrics.truncate(-1)
+        run.show(None)
     run.accelerator.wait_for_everyone()
     if any_rank(run.accelerator, not (run.folder / SETTINGS).is_file()):
         raise TrainingError(f"a process does not see {run.folder}: it must be on a disk that all machines share")
@@ -106,7 +106,7 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
     Raises TrainingError before an update that is not finite, CheckpointError when a checkpoint cannot be written.
     """
     window: list[tuple[Update, float]] = []
-    num_steps, is_main = task.recipe.num_steps, run.accelerator.is_main_process
+    num_steps, is_main = task.num_steps, run.accelerator.is_main_process
     with saving(run, task.record) as saver, Progress("step", num_steps, "step", state.step, is_main) as progress:
         if _is_evaluation_due(task, run, state) and state.accuracy_here is None:  # abandoned by a stop signal
             state = evaluate(task, run, state, stop)
@@ -125,7 +125,7 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             seconds = time.monotonic() - started
             window.append((update, seconds))
             state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds, update.is_skipped)
-            progress.move_to(state.step)
+            progress.move_to(state.step, update.in_words(seconds))
             num_rows = fitting.batches.rows_per_micro_batch
             state = replace(state, micro_batch=micro_batch_of(run.runtime, run.accelerator.num_processes, num_rows))
             if fitting is not task:
@@ -170,7 +170,7 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         if any_rank(run.accelerator, bool(stop)):
             raise EvaluationStoppedError
 
-    stop.answer = f"breaking off the evaluation of step {state.step}, then saving"
+    stop.answer = "stopping the evaluation, then saving"
     try:
         held_out, pairs, examples = task.evaluation.measure(between_rows)
     except EvaluationStoppedError:
@@ -190,54 +190,16 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             examples=examples,
             pairs=pairs,
         )
-        MetricsFile(run.folder).append(line)
+        run.record(line)
         base = "" if state.base_cut is None else f", the base model's is {state.base_cut:.2f} %"
         reached = "–" if accuracy is None else f"{accuracy:.2f} %"
         of_pairs = f", pair accuracy {pairs}" if pairs else ""
-        dated_line(f"step {state.step}/{task.recipe.num_steps} held-out accuracy {reached}{base}{of_pairs}")
+        dated_line(f"step {state.step}/{task.num_steps} held-out accuracy {reached}{base}{of_pairs}")
     return state
 
 
-def write_summary(run: Run, state: TrainState) -> str:
-    """Writes summary.json into the run folder, and returns the accuracy reached in one line.
-
-    A summary of this very state keeps its content, such as the peak memory of the process that made the steps.
-    """
-    path, is_written = run.folder / RunSummary.FILE, False
-    with suppress(ArtifactError):
-        is_written = artifact.read(RunSummary, path).state == state
-    if not is_written:
-        artifact.write(path, _summary(run, state))
-    evaluations = MetricsFile(run.folder).evaluations()
-    reached = accuracy_reached(state, evaluations[-1].recovery if evaluations else None)
-    return f"{reached}; pair accuracy {state.pairs}" if state.pairs else reached
-
-
-def accuracy_reached(state: TrainState, gain: Difference | None) -> str:
-    """Returns in one line the latest accuracy, its `gain` over the base model's, and whether that was reached."""
-    if state.accuracy is None:
-        return "held-out accuracy has not been measured yet"
-    reached = f"held-out accuracy {state.accuracy:.2f} % at step {state.evaluated_at_step}"
-    if state.base_cut is None:
-        return reached
-    base = f"the base model's {state.base_cut:.2f} %"
-    when = "not yet recovered" if state.recovered_at_step is None else f"recovered at step {state.recovered_at_step}"
-    return f"{reached}{f', {gain.compared_with(base)}' if gain else f'; {base}'}: {when}{within_error(gain)}"
-
-
-def _summary(run: Run, state: TrainState) -> RunSummary:
-    lines = MetricsFile(run.folder).lines()
-    speeds = [line.tokens_per_second for line in lines if isinstance(line, TrainingMetrics)]
-    return RunSummary(
-        state=state,
-        train_tokens_per_second=statistics.median(speeds) if speeds else None,
-        num_processes=run.accelerator.num_processes,
-        peak_memory_bytes=peak_memory_bytes(),
-    )
-
-
 def _is_evaluation_due(task: Task, run: Run, state: TrainState) -> bool:
-    return state.step == task.recipe.num_steps or state.step % run.runtime.evaluate_every_steps == 0
+    return state.step == task.num_steps or state.step % run.runtime.evaluate_every_steps == 0
 
 
 def _is_stopping(run: Run, stop: Stop, saver: Saver) -> bool:
@@ -253,7 +215,7 @@ def _loader(task: Task, run: Run, state: TrainState) -> Iterator[tuple[MlmBatch,
     rows_per_step, num_workers = task.batches.rows_per_step, run.runtime.num_loader_workers
     if num_workers is None:
         num_workers = GPU_LOADER_WORKERS if torch.cuda.is_available() else 0
-    end = state.cursor + (task.recipe.num_steps - state.step) * rows_per_step
+    end = state.cursor + (task.num_steps - state.step) * rows_per_step
     loader = DataLoader(
         task.batches,
         batch_size=None,
@@ -293,4 +255,4 @@ def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], pr
     means += [f"{state.skipped_steps} skipped"] if state.skipped_steps else []
     progress.report(state.step, " ".join(means))
     if run.accelerator.is_main_process:
-        MetricsFile(run.folder).append(line)
+        run.record(line)

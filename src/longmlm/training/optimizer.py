@@ -1,12 +1,14 @@
 """The optimizer: what it keeps for each parameter, how it skips a step, and the learning rate of each step."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, assert_never, cast
 
 import torch
 from torch import Tensor, nn
 
+from longmlm.artifacts.run import Continuation
 from longmlm.settings.pretrain import PretrainRecipe
 
 FP32_BYTES = 4
@@ -63,8 +65,14 @@ class Optimizer:
         self.torch_optimizer.step()
 
 
-def learning_rate(step: int, recipe: PretrainRecipe) -> float:
-    """Returns the learning rate of update number `step`, counted from 0; that of the last update is still positive."""
+def learning_rate(step: int, recipe: PretrainRecipe, continuations: Sequence[Continuation] = ()) -> float:
+    """Returns the learning rate of update number `step`, counted from 0; that of the last update is still positive.
+
+    In the steps that were added to a finished run, it is that of `PretrainRecipe.continued`, counted from their first.
+    """
+    for added in reversed(continuations):
+        if step >= added.from_step:
+            return learning_rate(step - added.from_step, recipe.continued(added.num_steps))
     if step < recipe.warmup_steps:
         return recipe.learning_rate * (step + 1) / recipe.warmup_steps
     left = recipe.num_steps - step

@@ -1,22 +1,32 @@
 """A run in two halves: what is learned, and what executes it."""
 
+import platform
+import statistics
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import transformers
 from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.accuracy import Difference, within_error
+from longmlm.artifacts.metrics import Metrics, MetricsFile, TrainingMetrics
 from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.artifacts.rows import RowsPlan
-from longmlm.artifacts.run import CheckpointState, TrainState
+from longmlm.artifacts.run import CheckpointState, Continuation, RunSummary, TrainState, total_steps
 from longmlm.batches.steps import StepBatches
 from longmlm.data.rows import Rows
+from longmlm.errors import ArtifactError, counted
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.model.carried import Carried
 from longmlm.model.cost import Cost
+from longmlm.runtime.launch import peak_memory_bytes
 from longmlm.settings.masking import pair_kind
-from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe, PretrainRuntime
+from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe, PretrainRuntime, number_format
 from longmlm.training.backend import Backend
 
 
@@ -24,8 +34,8 @@ from longmlm.training.backend import Backend
 class RunRecord:
     """What is saved next to the weights; `trained_on` is the entry for longmlm.json, without the progress made.
 
-    A new run reads the rows from `cursor` on: those before it were read by the run that it starts from. `rows_plan` and
-    `architecture_sha256` are what CheckpointState records of its inputs.
+    A new run reads the rows from `cursor` on: those before it were read by the run that it starts from. `rows_plan`,
+    `architecture_sha256` and `continuations` are those in CheckpointState.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -37,6 +47,7 @@ class RunRecord:
     cursor: int = 0
     rows_plan: RowsPlan | None = None
     architecture_sha256: str | None = None
+    continuations: tuple[Continuation, ...] = ()
 
     def at(self, state: TrainState) -> CheckpointState:
         """Returns the content of state.json for this progress."""
@@ -50,6 +61,7 @@ class RunRecord:
             num_threads=None if torch.cuda.is_available() else torch.get_num_threads(),
             rows_plan=self.rows_plan,
             architecture_sha256=self.architecture_sha256,
+            continuations=self.continuations,
         )
 
 
@@ -84,13 +96,23 @@ class Task:
         """The recipe, which a checkpoint records as well."""
         return self.record.recipe
 
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of the whole run, those added to it included."""
+        return total_steps(self.record.recipe, self.record.continuations)
+
+
+def ignore(_line: Metrics | None) -> None:
+    """Shows nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """What executes a task, and where its results go.
 
     `peak_tokens_per_second` is the speed of all devices at their peak FLOP/s, to which MFU is the ratio; None where it
-    is not known.
+    is not known. `show` is called in the main process with each line of metrics, and with
+    None before the first one.
     """
 
     folder: Path
@@ -100,3 +122,63 @@ class Run:
     num_parameters: int
     cost: Cost
     peak_tokens_per_second: float | None
+    show: Callable[[Metrics | None], None] = ignore
+
+    def record(self, line: Metrics) -> None:
+        """Appends a line to metrics.jsonl, then shows it; for the main process."""
+        MetricsFile(self.folder).append(line)
+        self.show(line)
+
+
+def description(task: Task, run: Run) -> dict[str, str]:
+    """Returns facts about a run by name: environment, processes, model, rows, and what a step is made of."""
+    model, batches = run.backend.objective.model, task.batches
+    cpu = f"CPU, {counted(torch.get_num_threads(), 'thread')} each"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
+    precision = number_format(task.record.trained_on.precision or "no")
+    python, libraries = platform.python_version(), f"torch {torch.__version__}, transformers {transformers.__version__}"
+    return {
+        "environment": f"Python {python}, {libraries}",
+        "processes": f"{run.accelerator.num_processes} on {device}; computing in {precision}",
+        "model": f"{model.config.model_type}, {run.num_parameters / 1e6:.1f} M parameters",
+        "rows": f"{batches.description}; {task.evaluation.num_rows:,} held out",
+        "step": f"{counted(batches.rows_per_step, 'row')}, micro-batches of {batches.rows_per_micro_batch} per process",
+    }
+
+
+def write_summary(run: Run, state: TrainState) -> str:
+    """Writes summary.json into the run folder, and returns the accuracy reached in one line.
+
+    A summary of this very state keeps its content, such as the peak memory of the process that made the steps.
+    """
+    path, is_written = run.folder / RunSummary.FILE, False
+    with suppress(ArtifactError):
+        is_written = artifact.read(RunSummary, path).state == state
+    if not is_written:
+        artifact.write(path, _summary(run, state))
+    evaluations = MetricsFile(run.folder).evaluations()
+    reached = accuracy_reached(state, evaluations[-1].recovery if evaluations else None)
+    return f"{reached}; pair accuracy {state.pairs}" if state.pairs else reached
+
+
+def accuracy_reached(state: TrainState, gain: Difference | None) -> str:
+    """Returns in one line the latest accuracy, its `gain` over the base model's, and whether that was reached."""
+    if state.accuracy is None:
+        return "held-out accuracy has not been measured yet"
+    reached = f"held-out accuracy {state.accuracy:.2f} % at step {state.evaluated_at_step}"
+    if state.base_cut is None:
+        return reached
+    base = f"the base model's {state.base_cut:.2f} %"
+    when = "not yet recovered" if state.recovered_at_step is None else f"recovered at step {state.recovered_at_step}"
+    return f"{reached}{f', {gain.compared_with(base)}' if gain else f'; {base}'}: {when}{within_error(gain)}"
+
+
+def _summary(run: Run, state: TrainState) -> RunSummary:
+    lines = MetricsFile(run.folder).lines()
+    speeds = [line.tokens_per_second for line in lines if isinstance(line, TrainingMetrics)]
+    return RunSummary(
+        state=state,
+        train_tokens_per_second=statistics.median(speeds) if speeds else None,
+        num_processes=run.accelerator.num_processes,
+        peak_memory_bytes=peak_memory_bytes(),
+    )

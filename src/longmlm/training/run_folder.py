@@ -2,6 +2,7 @@
 
 run/
     settings.toml metrics.jsonl summary.json    resolved settings, log, result so far
+    index.html                                  the page that shows them
     checkpoints/step-00001000/                  written as step-00001000.partial, renamed when complete
         config.json model.safetensors tokenizer*.json   what transformers loads
         longmlm.json                                    base model, extension, training so far
@@ -17,18 +18,19 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, MetricsFile
 from longmlm.artifacts.provenance import Provenance
-from longmlm.artifacts.run import CheckpointState, RunSummary
+from longmlm.artifacts.run import CheckpointState, Continuation, RunSummary
 from longmlm.errors import ArtifactError, CheckpointError, FolderError, explained
 from longmlm.folders import EARLIER, MANIFEST, finish_replacement, read_manifest, verify
-from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe
 from longmlm.temporary import PARTIAL, check_own_file, check_temporary, discard, is_own_file, mark, partial_of
 
 SETTINGS = "settings.toml"
 HEADER = "# longmlm pretrain settings.toml\n"
 BACKEND_SETTINGS = "deepspeed.json"
-RUN_FILES = (METRICS_FILE, RunSummary.FILE, BACKEND_SETTINGS)
+RUN_FILES = (METRICS_FILE, RunSummary.FILE, BACKEND_SETTINGS, PAGE_FILE)
 CHECKPOINTS = "checkpoints"
 OPTIMIZER = "optimizer.pt"
 MODEL_FILES = ("config.json", "model*.safetensors", Provenance.FILE)
@@ -150,12 +152,36 @@ def read_state(folder: Path) -> CheckpointState:
     """
     path = folder / CheckpointState.FILE
     saved = artifact.read(CheckpointState, path)
-    step, num_steps = saved.state.step, saved.recipe.num_steps
+    step, num_steps = saved.state.step, saved.num_steps
     if step > num_steps or (STEP_FOLDER.fullmatch(folder.name) and step != int(folder.name.removeprefix("step-"))):
         raise ArtifactError(
             f"{path} is damaged: it is of step {step} of {num_steps}; move {folder} away to go on from another one"
         )
     return saved
+
+
+def newest_state(run: Path) -> CheckpointState | None:
+    """Returns the state of the newest checkpoint that has a readable one, as training skips damaged checkpoints too."""
+    for folder in reversed(list_checkpoints(run)):
+        with suppress(ArtifactError):
+            return read_state(folder)
+    return None
+
+
+def continuations_of(config: PretrainConfig, saved: CheckpointState | None) -> tuple[Continuation, ...]:
+    """Returns the steps that were added to a run with this newest state, and those that the settings add now.
+
+    Raises CheckpointError if they add steps to a run that has not finished.
+    """
+    if config.more_steps is None:
+        return saved.continuations if saved else ()
+    remedy = "run the same command without --more-steps first"
+    if saved is None:
+        raise CheckpointError(f"--more-steps continues a finished run, but {config.run} has no checkpoint: {remedy}")
+    try:
+        return saved.continued(config.more_steps, config.runtime.stop_when_recovered)
+    except ValueError as error:
+        raise CheckpointError(f"--more-steps continues a finished run, but {config.run}: {error}: {remedy}") from None
 
 
 def cursor_after(folder: Path, rows_sha256: str, recipe: PretrainRecipe) -> int:
@@ -229,14 +255,24 @@ def evaluations_of(run: Path) -> tuple[EvaluationMetrics, ...]:
     return evaluations
 
 
+def _best_up_to(folder: Path) -> list[Path]:
+    """Returns the most accurate of a run's checkpoints up to this one, if one was evaluated."""
+    return [other for other in evaluated_checkpoints(folder.parents[1]) if other <= folder][:1]
+
+
 def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:
     """Removes all but the best and the `num_kept` newest checkpoints up to the one just saved; returns the removed.
 
     Later ones were skipped as damaged on resume: they do not count, and are replaced when training reaches their step.
+    Until a continued run has made its last step, the checkpoint that it was continued from and the best one up to there
+    are kept too.
     """
     reached = [folder for folder in list_checkpoints(run) if folder <= saved]
-    best = next((folder for folder in evaluated_checkpoints(run) if folder <= saved), None)
-    removed = [folder for folder in reached[:-num_kept] if folder != best]
+    kept, state = {*reached[-num_kept:], *_best_up_to(saved)}, read_state(saved)
+    if state.continuations and state.state.step < state.num_steps:
+        finished = checkpoint_folder(run, state.continuations[-1].from_step)
+        kept |= {finished, *_best_up_to(finished)}
+    removed = [folder for folder in reached if folder not in kept]
     for folder in removed:
         doomed = partial_of(folder)
         check_temporary(doomed)

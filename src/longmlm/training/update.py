@@ -70,6 +70,13 @@ class Update:
         """Whether no weight was changed."""
         return not math.isfinite(self.gradient_norm)
 
+    def in_words(self, seconds: float) -> str:
+        """Returns loss, accuracy and speed of an update that took so long, in few characters."""
+        names = {target: "loss" if len(self.targets) == 1 else target for target in self.targets}
+        shown = [f"{names[target]} {one.loss:.2f} {one.accuracy:.0f} %" for target, one in self.targets.items()]
+        figures = ["skipped"] if self.is_skipped else shown
+        return ", ".join([*figures, f"{self.num_tokens / seconds:,.0f} tok/s"])
+
 
 def mean_of(figures: Sequence[TargetFigures]) -> TargetMetrics:
     """Returns the means over the predictions of several updates."""
@@ -98,7 +105,7 @@ def one_update(task: Task, run: Run, batches: Sequence[MlmBatch], state: TrainSt
             pairs = [torch.stack([loss.detach().double(), correct.double()]) for loss, correct in output.values()]
             sums += torch.stack(pairs)
             backend.backward(_weighted(output, weights))
-    rate = learning_rate(state.step, task.recipe)
+    rate = learning_rate(state.step, task.recipe, task.record.continuations)
     with unrepeatable_update(state.step + 1):
         norm = backend.step(rate)
     read = torch.cat([counts, accelerator.reduce(sums, "sum").flatten(), norm.double().view(1)]).tolist()

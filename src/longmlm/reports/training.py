@@ -1,0 +1,165 @@
+"""The page of a run while it trains: where it stands, what it has recovered, and its latest predictions at masks."""
+
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+from longmlm.artifacts.accuracy import within_error
+from longmlm.artifacts.artifact import PAGE_FILE
+from longmlm.artifacts.metrics import EvaluationMetrics, Metrics, MetricsFile, TrainingMetrics
+from longmlm.escaping import single_line
+from longmlm.folders import GB
+from longmlm.progress import TIME, message
+from longmlm.reports.charts import Chart, svg
+from longmlm.reports.evaluation import recovery_chart
+from longmlm.reports.pages import Head, Section, Tile, page, write_page
+from longmlm.reports.tables import percent
+
+REFRESH_SECONDS = 5
+RECOVERY = (
+    "Accuracy at masked tokens of held-out rows, read whole; the shaded area shows two standard errors. The horizontal "
+    "line, base_cut, is the base model on the same rows cut to its length: reaching it is recovery."
+)
+ACCURACY = "Accuracy at masked tokens of held-out rows; the shaded area shows two standard errors."
+PREDICTIONS = (
+    "Predictions at the last masked position of held-out rows, spread evenly over the split. The highlighted word is "
+    "the original."
+)
+
+
+@dataclass(slots=True)
+class TrainingPage(AbstractContextManager["TrainingPage"]):
+    """The page in a run folder: `show` takes a line of metrics and writes it anew.
+
+    An error that leaves the block is named on it. `facts` and `made_by` do not change while the run trains. A page that
+    cannot be written costs one line, never the training.
+    """
+
+    run: Path
+    num_steps: int
+    facts: Mapping[str, str]
+    made_by: str
+    is_written: bool = True
+    state: str = "measuring the model before training"
+    evaluations: list[EvaluationMetrics] = field(default_factory=list)
+    latest: TrainingMetrics | None = None
+    started: float = 0.0
+    first_step: int = 0
+    drawn: dict[tuple[float, float], str] = field(default_factory=dict)
+    has_failed: bool = False
+
+    def start(self, step: int) -> None:
+        """Shows the lines of metrics up to the step from which the run trains now."""
+        self.state, self.first_step, self.started = "training", step, time.monotonic()
+        self.evaluations.clear()
+        for line in MetricsFile(self.run).lines() if self.is_written else ():
+            self._add(line)
+        self.write()
+
+    def show(self, line: Metrics | None) -> None:
+        """Adds a line of metrics, if there is one."""
+        if line is not None:
+            self._add(line)
+        self.write()
+
+    def end(self, state: str) -> None:
+        """Says how the run has ended; the page is not loaded anew from then on."""
+        self.state = state
+        self.write(is_over=True)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, SystemExit):
+            self.end("stopped: the same command resumes")
+        elif error is not None:
+            self.end(f"ended early: {single_line(str(error)) or type(error).__name__}")
+
+    def write(self, is_over: bool = False) -> None:
+        """Writes the page; the first failure prints a line."""
+        try:
+            if not self.is_written:
+                return
+            write_page(self._page(is_over), self.run / PAGE_FILE)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong with a page, training continues
+            if not self.has_failed:
+                message(f"the page {self.run / PAGE_FILE} cannot be written ({error}); training is not affected")
+            self.has_failed = True
+
+    def _add(self, line: Metrics) -> None:
+        if isinstance(line, TrainingMetrics):
+            self.latest = line
+            return
+        if self.evaluations:
+            self.evaluations[-1] = replace(self.evaluations[-1], examples=())
+        self.evaluations.append(line)
+        self.drawn.clear()
+
+    @property
+    def step(self) -> int:
+        """The step of the latest line."""
+        lines = [line.step for line in (self.latest, *self.evaluations[-1:]) if line is not None]
+        return max(lines, default=self.first_step)
+
+    def _page(self, is_over: bool) -> str:
+        lead = f"{self.state}; written {time.strftime(TIME)}, at each evaluation and each logged step"
+        name = "/".join(self.run.absolute().parts[-2:])
+        last, sections = self.evaluations[-1] if self.evaluations else None, []
+        if last:
+            title, text = ("Accuracy during training", ACCURACY) if last.base_cut is None else ("Recovery", RECOVERY)
+            sections.append(Section(title, text, recovery_chart(self.evaluations)))
+        if last and last.examples:
+            sections.append(Section(f"Predictions at masks, step {last.step:,}", PREDICTIONS, last.examples))
+        sections.append(Section("This run", "", self.facts))
+        head = Head(
+            f"{name}: step {self.step:,} of {self.num_steps:,}",
+            f"{lead[0].upper()}{lead[1:]}.",
+            self._finding(last),
+            None if last is None or last.recovered_at_step is None else True,
+            self._tiles(last, is_over),
+            None if is_over else REFRESH_SECONDS,
+        )
+        return page(head, sections, self.made_by, self._svg)
+
+    def _svg(self, chart: Chart, size: tuple[float, float]) -> str:
+        """Returns the chart, drawn once for each evaluation: drawing takes a tenth of a second."""
+        if size not in self.drawn:
+            self.drawn[size] = svg(chart, size)
+        return self.drawn[size]
+
+    def _finding(self, last: EvaluationMetrics | None) -> str:
+        """Returns in one sentence whether the base model's accuracy was reached."""
+        if last is None or last.recovery is None:
+            return ""
+        at = last.recovered_at_step
+        verdict = "Not recovered so far" if at is None else f"Recovered at step {at:,}"
+        compared = last.recovery.compared_with(f"the base model's {percent(last.base_cut)} %")
+        return (
+            f"{verdict}{within_error(last.recovery)}: at step {last.step:,} the accuracy is "
+            f"{percent(last.held_out.whole.accuracy)} %, {compared}."
+        )
+
+    def _tiles(self, last: EvaluationMetrics | None, is_over: bool) -> list[Tile]:
+        share = f"{self.step / max(1, self.num_steps):.0%}".replace("%", " %")
+        tiles = [Tile("steps", f"{self.step:,}", f"of {self.num_steps:,}, {share}")]
+        if not is_over and self.started:
+            tiles.append(Tile("time left", self._left() or "–"))
+        if line := self.latest:
+            tiles.append(Tile("speed", f"{line.tokens_per_second:,.0f}", "tokens/s"))
+            tiles.append(Tile("memory", f"{line.memory_bytes / GB:.1f} GB", "at its peak"))
+            tiles += [Tile(f"{name} loss", f"{one.loss:.3f}", "nats") for name, one in line.targets.items()]
+        if last:
+            error = last.held_out.whole.standard_error
+            note = "%" if error is None else f"% ± {error:.2f}"
+            tiles.append(Tile("held-out accuracy", percent(last.held_out.whole.accuracy), note))
+        if last and last.base_cut is not None:
+            tiles.append(Tile("base model", percent(last.base_cut), f"% ± {percent(last.base_cut_error)}"))
+        return tiles
+
+    def _left(self) -> str:
+        """Returns the time left, evaluations included; empty before the first step of this process."""
+        if (made := self.step - self.first_step) <= 0:
+            return ""
+        seconds = (time.monotonic() - self.started) / made * (self.num_steps - self.step)
+        return str(timedelta(seconds=round(seconds)))

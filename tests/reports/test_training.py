@@ -1,0 +1,114 @@
+"""The page of a run while it trains: what it shows of each line of metrics, and that it never stops a training."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TargetMetrics, TrainingMetrics
+from longmlm.reports import training
+from longmlm.reports.training import REFRESH_SECONDS, TrainingPage
+from tests.support.evaluations import FULL
+from tests.support.pages import words
+
+REFRESH = f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">'
+
+
+def logged(step: int) -> TrainingMetrics:
+    return TrainingMetrics(
+        step=step,
+        tokens=step * 100,
+        targets={"mlm": TargetMetrics(loss=2.345, accuracy=55.0)},
+        learning_rate=1e-4,
+        gradient_norm=1.0,
+        tokens_per_second=12345.6,
+        elapsed_seconds=1.0,
+        memory_bytes=1_500_000_000,
+    )
+
+
+def evaluated(step: int, recovered_at: int | None = None) -> EvaluationMetrics:
+    held_out = FULL.measured["long_after"]
+    line = EvaluationMetrics(step=step, tokens=step, held_out=held_out, base_cut=30.0, base_cut_error=0.5)
+    return replace(line, recovered_at_step=recovered_at, examples=FULL.examples)
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> TrainingPage:
+    run = tmp_path / "out" / "run"
+    run.mkdir(parents=True)
+    return TrainingPage(run, 60, {"model": "a <small> one"}, "# the command\n")
+
+
+def html(page: TrainingPage) -> str:
+    return (page.run / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_where_the_run_stands(page: TrainingPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    page.show(None)
+    assert "measuring the model before training" in html(page).lower() and REFRESH in html(page)
+    page.show(evaluated(0))
+    page.start(0)
+    monkeypatch.setattr(training.time, "monotonic", lambda: page.started + 120)
+    for line in (logged(10), logged(20), evaluated(20, recovered_at=20)):
+        page.show(line)
+    text = words(page.run)
+    for shown in (
+        "out/run: step 20 of 60",
+        "0:04:00",
+        "12,346",
+        "1.5 GB",
+        "2.345",
+        "Recovered at step 20",
+        "a <small>",
+    ):
+        assert shown in text, shown
+    assert "the base model's 30.00 %" in text and "base_cut" in text
+    assert "Predictions at masks, step 20" in text and "row 7, position 38" in text
+    assert html(page).count("<svg") == 2 and "<script" not in html(page)
+    page.end("finished")
+    assert REFRESH not in html(page) and "Finished; written" in words(page.run) and "time left" not in words(page.run)
+
+
+def test_a_resumed_run_shows_what_was_measured_before(page: TrainingPage) -> None:
+    for line in (evaluated(0), logged(10), evaluated(15)):
+        MetricsFile(page.run).append(line)
+    page.start(15)
+    assert "step 15 of 60" in words(page.run) and "–" in words(page.run)
+    assert [line.step for line in page.evaluations] == [0, 15]
+    assert [len(line.examples) > 0 for line in page.evaluations] == [False, True]
+
+
+def test_charts_are_drawn_once_for_each_evaluation(page: TrainingPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, svg = [], training.svg
+    monkeypatch.setattr(training, "svg", lambda *chart: drawn.append(chart) or svg(*chart))
+    for line in (evaluated(0), logged(10), logged(20), evaluated(20)):
+        page.show(line)
+    assert len(drawn) == 4
+
+
+def test_a_page_that_cannot_be_written_costs_one_line(page: TrainingPage, capsys: pytest.CaptureFixture[str]) -> None:
+    (page.run / "index.html").mkdir()
+    for step in (10, 20):
+        page.show(logged(step))
+    page.end("finished")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    assert "index.html cannot be written" in lines[0] and "training is not affected" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(ValueError("a <bad> value"), "Ended early: a <bad> value"), (SystemExit(143), "Stopped: the")]
+)
+def test_an_error_is_named_on_the_page(page: TrainingPage, error: BaseException, said: str) -> None:
+    with pytest.raises(type(error)), page:
+        raise error
+    assert said in words(page.run) and REFRESH not in html(page)
+
+
+def test_other_processes_write_nothing(page: TrainingPage) -> None:
+    page.is_written = False
+    page.show(logged(10))
+    page.start(10)
+    page.end("finished")
+    assert not (page.run / "index.html").exists()
