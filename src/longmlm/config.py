@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longmlm.errors import ConfigError, system_error
-from longmlm.options import given_options, options_of, sections
+from longmlm.options import Option, given_options, options_of, sections
 from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
 from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.extend import ExtendConfig
@@ -77,11 +77,18 @@ def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> T
     in_pipeline = {} if content else stage_tables(PLACEHOLDER, {}).get(STAGES.get(kind, ""), {})
     listed, base = [*options_of(kind, _help_values(kind, content), in_pipeline)], []
     if is_pipeline := _is_pipeline(kind, content):
-        unused = {"until"} if kind is PretrainConfig else {"until", "launch"}
-        base = [option for option in options_of(Pipeline, content, {}) if option.setting not in unused]
+        base = base_options(kind, content)
     given = given_options([*base, *listed], arguments, usage, inspect.getdoc(kind) or "")
     own = {item.name: given.pop(item.name) for item in fields(kind) if is_pipeline and item.name in given}
     return given | ({STAGES.get(kind, OWN): own} if own else {})
+
+
+def base_options(kind: Any, content: Table) -> list[Option]:
+    """Returns the options for a pipeline's own keys that a command takes with the file of one; none without such."""
+    if kind not in STAGES and not hasattr(kind, "of_pipeline"):
+        return []
+    unused = {"until"} if kind is PretrainConfig else {"until", "launch"}
+    return [option for option in options_of(Pipeline, content, {}) if option.setting not in unused]
 
 
 def resolved_pipeline(tables: Table) -> ResolvedPipeline:

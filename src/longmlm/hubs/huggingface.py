@@ -112,6 +112,17 @@ def download_file(target: Target, commit: str, name: str) -> Path | None:
         return None
 
 
+def stored_names(target: Target, commit: str) -> frozenset[str]:
+    """Returns the names of the weights in the repository's safetensors files, of which the headers are read.
+
+    They are empty if it has none.
+    """
+    try:
+        return frozenset(HfApi().get_safetensors_metadata(target.name, revision=commit).weight_map)
+    except errors.NotASafetensorsRepoError:
+        return frozenset()
+
+
 @bounded_client()
 def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> str:
     """Uploads to a branch in one commit, and tags that commit once its files are verified."""

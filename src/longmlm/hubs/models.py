@@ -100,14 +100,9 @@ def config_of_model(name: str, revision: str | None = None, needs_weights: bool 
     Returns None if the config is damaged or names code: only loading shows what it means. For a repository, downloads
     config.json.
     """
-    path: Path | None = Path(name) / CONFIG
     if is_folder(name):
         check_model(name, needs_weights=needs_weights)
-    else:
-        target = Target("hf", name, revision)
-        path = huggingface.retry_download(
-            target, lambda: huggingface.download_file(target, huggingface.resolve(target)[0], CONFIG)
-        )
+    path = file_of_model(name, revision, CONFIG)
     try:
         content = _config_in(str(path)) if path else {}
     except ModelError:
@@ -116,6 +111,17 @@ def config_of_model(name: str, revision: str | None = None, needs_weights: bool 
         return None
     _check_model_type(str(path), content)
     return SimpleNamespace(**content)
+
+
+def file_of_model(name: str, revision: str | None, file: str) -> Path | None:
+    """Returns a file of the model in a folder or, downloaded, of a repository; None if the model does not have it."""
+    path = Path(name) / file
+    if is_folder(name):
+        return path if path.is_file() else None
+    target = Target("hf", name, revision)
+    return huggingface.retry_download(
+        target, lambda: huggingface.download_file(target, huggingface.resolve(target)[0], file)
+    )
 
 
 def model_card_of(name: str, commit: str | None) -> str:

@@ -2,12 +2,16 @@
 
 import pickletools
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 
+from longmlm.errors import ModelError
+from longmlm.hubs import huggingface
 from longmlm.hubs.models import CONFIG, commit_of, is_folder, weight_paths
+from longmlm.settings.publishing import Target
 
 MAX_PICKLE_BYTES = 50_000_000  # the names of a .bin file take thousands
 
@@ -15,10 +19,16 @@ MAX_PICKLE_BYTES = 50_000_000  # the names of a .bin file take thousands
 def weight_names(name: str, revision: str | None = None) -> frozenset[str] | None:
     """Returns the names of a model's weights; None if they are not known before the files are loaded or downloaded.
 
-    Of a repository, only files in the hub's cache are read. A .bin file may yield other texts, too.
+    Of a repository that is not in the hub's cache, the headers of safetensors files are read. A .bin file may yield
+    other texts, too.
     """
     found: set[str] = set()
-    for path in weights_here(name, revision):
+    paths = weights_here(name, revision)
+    if not paths and not is_folder(name):
+        target = Target("hf", name, commit_of(name, revision))
+        with suppress(ModelError):  # the client is offline, or the hub does not know this request
+            found |= huggingface.retry_download(target, lambda: huggingface.stored_names(target, str(target.revision)))
+    for path in paths:
         if (names := _names_in(path)) is None:
             return None
         found |= names
