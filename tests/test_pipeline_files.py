@@ -43,7 +43,9 @@ def test_init_names_a_bundled_model_by_its_prefix() -> None:
 
 def test_what_init_prints_in_comments_can_be_changed(tmp_path: Path) -> None:
     printed = printed_for(INIT)
-    live = "\n".join(line.removeprefix("#") if line[1:2] not in ("", " ", ":") else line for line in printed.splitlines())
+    live = "\n".join(
+        line.removeprefix("#") if line[1:2] not in ("", " ", ":") else line for line in printed.splitlines()
+    )
     for example in ('revision = "..."', 'launch = "..."', 'sentence_transformer = "mean"', 'license = "apache-2.0"'):
         assert example in live
         live = live.replace(example, "")

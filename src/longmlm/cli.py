@@ -44,6 +44,7 @@ WINGS: dict[str, type] = {  # commands that can be left out: the settings of eac
     "compare": resolve_name("longmlm.compare.settings:ComparedPipeline"),
     "downstream": resolve_name("longmlm.downstream.settings:DownstreamConfig"),
     "inspect": resolve_name("longmlm.inspect.settings:InspectConfig"),
+    "predict": resolve_name("longmlm.predict.settings:PredictConfig"),
 }
 COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": ResolvedPipeline, **WINGS, **STAGES}
 MODULES = {"plan": "planning.command", **{wing: f"{wing}.command" for wing in WINGS}}  # the others are in stages
@@ -63,6 +64,7 @@ SYNONYMS = {  # what other tools call a command
     **dict.fromkeys(("finetune", "fine-tune"), "downstream"),
     **dict.fromkeys(("list", "ls"), "pipelines"),
     **dict.fromkeys(("show", "view", "look"), "inspect"),
+    **dict.fromkeys(("fill-mask", "fill", "guess"), "predict"),
     **dict.fromkeys(("new", "create"), "init"),
     **dict.fromkeys(("estimate", "cost"), "plan"),
 }
@@ -96,7 +98,7 @@ def main(stage: str | None = None) -> None:
                 from longmlm.inputs import check_inputs  # not needed for --help
 
                 check_inputs(config)
-            with _exit_on_closed_pipe() if command == "inspect" else nullcontext():
+            with _exit_on_closed_pipe() if command in ("inspect", "predict") else nullcontext():
                 _run(command, config)
 
 

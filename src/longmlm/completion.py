@@ -45,13 +45,14 @@ def completion_script(
     for name, description in descriptions.items():
         own = subparsers.add_parser(name, help=_beginning(description), description=_beginning(description))
         if name in commands:
-            own.add_argument("files", nargs="*", help="file or pipeline").complete = files
+            argument: Any = own.add_argument("files", nargs="*", help="file or pipeline")
+            argument.complete = files
             for option in _options(commands[name]):
                 _add(own, option, shtab.FILE)
         elif name in words:
             own.add_argument("word", nargs="?", choices=list(words[name]))
     names = " ".join(sorted(path.stem for path in SHIPPED.glob("*.toml")))
-    preamble = {name: text.format(names=names) for name, text in FILES.items()}
+    preamble: Any = {name: text.format(names=names) for name, text in FILES.items()}
     script = shtab.complete(parser, shell, preamble=preamble)
     return f"# Completion of longmlm: longmlm completion {shell}\n{script}" if shell != "zsh" else script
 
@@ -70,7 +71,7 @@ def _add(parser: argparse.ArgumentParser, option: Option, any_file: Any) -> None
     kinds = [option.kind, *get_args(option.kind)]
     choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), None)
     nargs = "+" if get_origin(option.kind) is tuple else None
-    action = parser.add_argument(option.name, nargs=nargs, choices=choices, help=text)
+    action: Any = parser.add_argument(option.name, nargs=nargs, choices=choices, help=text)
     if choices is None and str in kinds:
         action.complete = any_file
 

@@ -44,18 +44,17 @@ def parse(
     """Returns the settings from TOML files, merged in order and overridden by `--section.field value` options.
 
     The files describe the stage, or a pipeline from which its settings are derived; the options are the stage's, and
-    those of a pipeline's keys that the stage does not have. Both override `defaults`. A class with ARGUMENT, the name
-    of a setting, takes its value among the files too. Raises ConfigError with the file or option, the key, and the key
-    that was probably meant.
+    those of a pipeline's keys that the stage does not have. Both override `defaults`. A class with ARGUMENTS, names of
+    settings, takes their values among the files too: the last value is for the last name, the others for the first.
+    Raises ConfigError with the file or option, the key, and the key that was probably meant.
     """
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
-    paths, options, usage = [_path(name) for name in arguments[:split_at]], arguments[split_at:], "[FILE.toml ...]"
-    if argument := getattr(kind, "ARGUMENT", None):
-        values = [name for name, path in zip(arguments, paths, strict=False) if path.suffix != ".toml"]
-        if len(values) > 1:
-            raise ConfigError(f"{' and '.join(values)} are both {argument}: name one")
-        paths, usage = [path for path in paths if path.suffix == ".toml"], f"{usage} [{argument.upper()}]"
-        options = [*(f"--{argument}={value}" for value in values), *options]
+    words, options, usage = arguments[:split_at], arguments[split_at:], "[FILE.toml ...]"
+    paths = [_path(name) for name in words]
+    if names := getattr(kind, "ARGUMENTS", ()):
+        others = [name for name, path in zip(words, paths, strict=True) if not _is_file_name(path)]
+        paths, usage = [path for path in paths if _is_file_name(path)], f"{usage} {_usage(names)}"
+        options = [*_named_arguments(names, others), *options]
     content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
     tables = merged(content, _given(kind, content, options, f"{program} {usage}"))
     try:
@@ -68,6 +67,25 @@ def parse(
         options_missing = re.sub(r"[\w.]+(?= is missing)", lambda name: f"--{name[0].replace('_', '-')}", str(error))
         hint = "; a TOML file with these settings may come first" if " is missing" in options_missing else ""
         raise ConfigError(options_missing + hint) from None
+
+
+def _is_file_name(path: Path) -> bool:
+    """Returns whether an argument names a TOML file, and is no text that happens to end like one."""
+    return path.suffix == ".toml" and (not re.search(r"\s", str(path)) or path.is_file())
+
+
+def _usage(names: Sequence[str]) -> str:
+    *lists, last = (name.upper() for name in names)
+    return " ".join([*(f"[{name} ...]" for name in lists), f"[{last}]"])
+
+
+def _named_arguments(names: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Returns options for arguments without a name: the last one has the last name, those before it the first."""
+    *lists, name = names
+    if len(words) > 1 and not lists:
+        raise ConfigError(f"{' and '.join(words)} are both {name}: name one")
+    before = [f"--{lists[0]}", *words[:-1]] if lists and words[:-1] else []
+    return [*before, *(f"--{name}={word}" for word in words[-1:])]
 
 
 def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> Table:
@@ -163,8 +181,8 @@ def _names_of(paths: Sequence[Path]) -> str:
 
 def _path(name: str) -> Path:
     """Returns the path of a file, or of the shipped pipeline or overlay with that name."""
-    shipped = SHIPPED / f"{name}.toml"
-    return shipped if shipped.is_file() and not Path(name).is_file() else Path(name)
+    is_shipped = name in {path.stem for path in SHIPPED.glob("*.toml")} and not Path(name).is_file()
+    return SHIPPED / f"{name}.toml" if is_shipped else Path(name)
 
 
 def _toml(path: Path) -> Table:

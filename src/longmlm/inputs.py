@@ -50,7 +50,7 @@ from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of
 from longmlm.settings.shipped import bundled_resolved
 from longmlm.temporary import check_writable
-from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, likely_best_checkpoint, list_checkpoints
+from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, list_checkpoints
 from longmlm.training.tracker import check_installed
 
 TEXT_FIELD = Source.__dataclass_fields__["text_field"].default

@@ -31,7 +31,9 @@ from longmlm.settings.shipped import BUNDLED, PACKAGE, SHIPPED, bundled_resolved
 from longmlm.settings.tables import Table, merged
 from longmlm.training.run_folder import likely_best_checkpoint
 
-SCHEMA = "longmlm.schema.json"  # in the folder of the pipeline file, so that both can be moved, and no network is needed
+SCHEMA = (
+    "longmlm.schema.json"  # in the folder of the pipeline file, so that both can be moved, and no network is needed
+)
 HEAD = f"""\
 #:schema ./{SCHEMA}
 # Editors that know the line above complete and check this file, once its schema is there: longmlm schema > {SCHEMA}
@@ -125,7 +127,10 @@ def pipeline_file(base: Pipeline, about: Described = Described()) -> str:
     lines += ["", NOTE]
     kinds = {item.name: part for item in fields(ResolvedPipeline) for part in sections(item)}
     defaults = {item.name: item.default for item in fields(ReleaseRecipe) if item.name in RELEASED}
-    release = {"recipe": {**defaults, "sentence_transformer": "mean"}, "card": {"license": about.licence or "apache-2.0"}}
+    release = {
+        "recipe": {**defaults, "sentence_transformer": "mean"},
+        "card": {"license": about.licence or "apache-2.0"},
+    }
     for stage, table in merged(merged(recommended(base, given), {"release": release}), given).items():
         lines += _tables(stage, kinds[stage], table, given.get(stage, {}))
     return "\n".join(lines)
@@ -139,7 +144,9 @@ def _two_steps(base: Pipeline, about: Described) -> Iterator[str]:
     options = {"model": f"{base.output}/release", "corpus": base.corpus, "length": base.length}
     options |= {"language": base.language} if base.language != "en" else {}
     options |= {"output": f"{base.output}-{base.length}"}
-    words = ((f"--{name}", *map(str, value if isinstance(value, tuple) else [value])) for name, value in options.items())
+    words = (
+        (f"--{name}", *map(str, value if isinstance(value, tuple) else [value])) for name, value in options.items()
+    )
     yield f"#   longmlm init {shlex.join(word for pair in words for word in pair)} > long.toml"
 
 

@@ -54,23 +54,28 @@ def _of_field(item: Field, derived: Mapping[str, Any]) -> Table:
 def _of_type(annotation: Any, derived: Mapping[str, Any]) -> Table:
     """Returns the schema of the TOML values of a type; TOML has no null, so None is no value."""
     parts = [part for part in get_args(annotation) if part is not NoneType]
-    origin = get_origin(annotation)
-    if origin in (Union, UnionType):
-        schemas = [_of_type(part, derived) for part in parts]
-        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-    if origin is Literal:
-        return {"type": "string", "enum": parts}
-    if origin is dict:
-        return {"type": "object", "additionalProperties": _of_type(parts[1], {})}
-    if origin is tuple:
-        array: Table = {"type": "array", "items": _of_type(parts[0], {})}
-        if not is_dataclass(parts[0]):
-            return array
-        numbered = {"type": "object", "patternProperties": {"^[0-9]+$": array["items"]}, "additionalProperties": False}
-        return {"anyOf": [array, numbered]}  # the latter changes items of an earlier file
-    if is_dataclass(annotation):
-        return _table(annotation, derived)
-    return {"type": NAMES[annotation]} if annotation in NAMES else {}
+    match get_origin(annotation):
+        case origin if origin in (Union, UnionType):
+            schemas = [_of_type(part, derived) for part in parts]
+            schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+        case origin if origin is Literal:
+            schema = {"type": "string", "enum": parts}
+        case origin if origin is dict:
+            schema = {"type": "object", "additionalProperties": _of_type(parts[1], {})}
+        case origin if origin is tuple:
+            schema = _array(_of_type(parts[0], {}), is_dataclass(parts[0]))
+        case _ if is_dataclass(annotation):
+            schema = _table(annotation, derived)
+        case _:
+            schema = {"type": NAMES[annotation]} if annotation in NAMES else {}
+    return schema
+
+
+def _array(items: Table, are_tables: bool) -> Table:
+    """Returns the schema of an array; for tables, also of one with numbers as keys, which changes an earlier array."""
+    array: Table = {"type": "array", "items": items}
+    numbered = {"type": "object", "patternProperties": {"^[0-9]+$": items}, "additionalProperties": False}
+    return {"anyOf": [array, numbered]} if are_tables else array
 
 
 def _lists_of(schema: Table) -> Table:
