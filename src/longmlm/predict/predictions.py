@@ -21,6 +21,7 @@ from longmlm.reports.pages import visible
 from longmlm.training.run_folder import model_or_best_checkpoint
 
 Tokens = Int64[np.ndarray, " tokens"]
+Positions = Int64[np.ndarray, "_"]
 CONTEXT_TOKENS = 8  # that decide about white space before a token
 GOES_ON = "##"  # WordPiece's sign of a token that goes on with the word before
 
@@ -34,7 +35,7 @@ class Encoded:
 
     input_ids: Tokens
     original_ids: Tokens
-    masks: tuple[Tokens, ...]
+    masks: tuple[Positions, ...]
 
 
 def predictions_of(name: str, shown: str, masked: MaskedText, top_k: int) -> tuple[list[Prediction], list[str]]:
@@ -93,7 +94,7 @@ def encoded_text(masked: MaskedText, pretrained: Any, vocabulary: Vocabulary) ->
     return Encoded(input_ids, original, (positions,))
 
 
-def window(input_ids: Tokens, positions: Tokens, num_positions: int, special: SpecialTokens) -> MaskedRow:
+def window(input_ids: Tokens, positions: Positions, num_positions: int, special: SpecialTokens) -> MaskedRow:
     """Returns the row that a model of `num_positions` reads: the text, or as much of it with the masks in the middle.
 
     With 6 positions, of [CLS] a b c d e [MASK] g h [SEP], it reads [CLS] d e [MASK] g [SEP].
