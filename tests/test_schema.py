@@ -100,7 +100,10 @@ def test_arms_are_overlays_and_a_search_has_lists() -> None:
     for bad, where in (
         ("[compare.arms.a]\nlegnth = 3", "$.compare.arms.a: "),
         ("[compare.search]\npretrain.recipe.learning_rate = 1e-4", "$.compare.search.pretrain.recipe.learning_rate"),
-        ("[compare.search]\npretrain.recipe.learning_rate = ['x']", "$.compare.search.pretrain.recipe.learning_rate[0]"),
+        (
+            "[compare.search]\npretrain.recipe.learning_rate = ['x']",
+            "$.compare.search.pretrain.recipe.learning_rate[0]",
+        ),
         ("[tables]\na = 1", "'tables' was unexpected"),
     ):
         [problem] = problems(kind, bad)

@@ -68,7 +68,12 @@ def test_a_text_without_the_mask_is_refused(given: str, word: str | None, occurr
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"\xff\xfe\x00", "not a text file in UTF-8"), (b"a\0b", "not a text file"), (b" \n", "is empty"), (None, "folder")],
+    [
+        (b"\xff\xfe\x00", "not a text file in UTF-8"),
+        (b"a\0b", "not a text file"),
+        (b" \n", "is empty"),
+        (None, "folder"),
+    ],
 )
 def test_a_file_without_text_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "text.txt"

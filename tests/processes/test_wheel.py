@@ -21,9 +21,9 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.run import RunSummary
 from longmlm.cli import STAGES
+from longmlm.folders import verify
 from longmlm.pipeline_files import pipeline_file
 from longmlm.settings.pipeline import Pipeline
-from longmlm.folders import verify
 from longmlm.settings.shipped import SHIPPED
 from setup import description
 from tests.support.pages import Page

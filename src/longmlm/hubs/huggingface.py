@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import httpx2
 from huggingface_hub import HfApi, constants, errors, get_token, hf_hub_download, set_client_factory, snapshot_download
-from huggingface_hub.utils import _http, disable_progress_bars, logging, parse_ratelimit_headers
+from huggingface_hub.utils import _http, disable_progress_bars, logging, parse_ratelimit_headers, validate_repo_id
 from huggingface_hub.utils.tqdm import progress_bar_states
 
 from longmlm.errors import ReleaseError, naming
@@ -62,7 +62,11 @@ def bounded_client() -> Iterator[None]:
 
 
 def check_ready(target: Target) -> None:
-    """Raises ReleaseError if the client is set to stay offline, or has no token to publish with."""
+    """Raises ReleaseError for a name that no repository can have, or if the client is offline or has no token."""
+    try:
+        validate_repo_id(target.name)
+    except errors.HFValidationError as error:
+        raise ReleaseError(f"{target.name} cannot be the name of a repository: {str(error).rstrip('.')}") from None
     if constants.HF_HUB_OFFLINE or get_token() is None:
         cause = Cause.OFFLINE if constants.HF_HUB_OFFLINE else Cause.UNAUTHORIZED
         raise user_error(TransferError(cause), "upload", target)
