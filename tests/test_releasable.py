@@ -26,7 +26,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_folder(folder / "roberta")
     tiny_folder(folder / "albert", "albert", 0)
     sentence_folder(folder / "sentences")
-    (folder / "text.jsonl").write_text('{"text": "A text."}\n' * 3, encoding="utf-8")
+    lines = "".join(f'{{"text": "Text {number}."}}\n' for number in range(20))
+    (folder / "text.jsonl").write_text(lines, encoding="utf-8")
     return folder
 
 

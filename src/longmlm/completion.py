@@ -24,7 +24,9 @@ _longmlm_files() {{
     "fish": """\
 function _longmlm_files
   printf '%s\\tpipeline\\n' {names}
-  __fish_complete_suffix .toml
+  for candidate in (__fish_complete_path (commandline -ct))
+    string match -qr '(\\.toml|/)(\\t|$)' -- $candidate; and printf '%s\\n' $candidate
+  end
 end""",
 }
 
