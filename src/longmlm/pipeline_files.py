@@ -36,7 +36,7 @@ SCHEMA = (
 )
 HEAD = f"""\
 #:schema ./{SCHEMA}
-# Editors that know the line above complete and check this file, once its schema is there: longmlm schema > {SCHEMA}
+# Editors with support for TOML complete and check this file once that schema is beside it: longmlm schema > {SCHEMA}
 #
 # {Pipeline.__doc__}
 # Run it with: longmlm run FILE"""
@@ -81,7 +81,7 @@ def described(base: Pipeline) -> Described:
     try:
         return _described_model(base, likely_best_checkpoint(bundled_resolved(base.model)))
     except (ModelUnavailableError, UnavailableError) as error:
-        _note(f"{base.model} is not checked now, but when the pipeline is planned or run: {error}")
+        _note(f"the model is not checked now, but when the pipeline is planned or run: {error}")
         return Described()
 
 
@@ -133,6 +133,10 @@ def pipeline_file(base: Pipeline, about: Described = Described()) -> str:
     }
     for stage, table in merged(merged(recommended(base, given), {"release": release}), given).items():
         lines += _tables(stage, kinds[stage], table, given.get(stage, {}))
+    if about.num_positions is not None:
+        says = f"says {about.licence}" if about.licence else "is not known to state one: set it before you publish"
+        at = next(at for at, line in enumerate(lines) if line.startswith("#license"))
+        lines.insert(at, f"# The card of {base.model} {says}.")
     return "\n".join(lines)
 
 
