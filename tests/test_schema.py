@@ -76,7 +76,7 @@ def test_files_of_other_tests_and_of_init_are_valid() -> None:
         ("until = 'train'", ["$.until: 'train' is not one of ['extend'"]),
         ("[pretrain.recipe]\nschedule = 'cosin'", ["$.pretrain.recipe.schedule: 'cosin' is not one of"]),
         ("[pretrain.recipe.weights]\na = 'x'", ["$.pretrain.recipe.weights.a"]),
-        ("[[prepare.recipe.sources]]\nfile = ['a']", ["$.prepare.recipe.sources"]),
+        ("[[prepare.recipe.sources]]\nfile = ['a']", ["$.prepare.recipe.sources[0]: ", "'file'"]),
         ("prepare = 1", ["$.prepare: 1 is not of type 'object'"]),
     ],
 )

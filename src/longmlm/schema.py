@@ -73,9 +73,10 @@ def _of_type(annotation: Any, derived: Mapping[str, Any]) -> Table:
 
 def _array(items: Table, are_tables: bool) -> Table:
     """Returns the schema of an array; for tables, also of one with numbers as keys, which changes an earlier array."""
-    array: Table = {"type": "array", "items": items}
-    numbered = {"type": "object", "patternProperties": {"^[0-9]+$": items}, "additionalProperties": False}
-    return {"anyOf": [array, numbered]} if are_tables else array
+    if not are_tables:
+        return {"type": "array", "items": items}
+    numbered = {"patternProperties": {"^[0-9]+$": items}, "additionalProperties": False}  # these are for tables alone
+    return {"type": ["array", "object"], "items": items, **numbered}
 
 
 def _lists_of(schema: Table) -> Table:
