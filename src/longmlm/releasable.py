@@ -98,7 +98,7 @@ def window_problem(problem: str) -> str:
 def onnx_problem(num_bytes: int) -> str:
     """Returns the message about a model that is too large for ONNX."""
     return (
-        f"an ONNX file would have {num_bytes / 1e9:.1f} GB, and the format is limited to 2 GB: set recipe.onnx = false"
+        f"onnx/mlm.onnx would have {num_bytes / 1e9:.1f} GB, and its format is limited to 2 GB: set recipe.onnx = false"
     )
 
 
