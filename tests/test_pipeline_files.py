@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.cli import main, pipeline_file, shipped_pipelines
+from longmlm.cli import main
 from longmlm.config import parse
 from longmlm.errors import ConfigError, UserError
-from longmlm.inputs import check_description
 from longmlm.options import explanations
+from longmlm.pipeline_files import init, pipeline_file, shipped_pipelines
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, recommended
 from longmlm.settings.shipped import SHIPPED
@@ -23,23 +23,32 @@ def resolved(*arguments: str) -> ResolvedPipeline:
     return parse(ResolvedPipeline, arguments)
 
 
+def printed_for(arguments: list[str]) -> str:
+    """Returns what init prints without checking the model."""
+    return pipeline_file(parse(Pipeline, arguments, "longmlm init", {"output": "out/mine"}))
+
+
 def test_init_prints_a_file_that_describes_the_same_pipeline(tmp_path: Path) -> None:
-    printed = pipeline_file([*INIT, "--language", "zh", "--output", "out/zh"])
+    printed = printed_for([*INIT, "--language", "zh", "--output", "out/zh"])
     pipeline = resolved(written(tmp_path, "mine.toml", printed))
     assert pipeline == resolved(*INIT, "--language", "zh", "--output", "out/zh")
-    assert tomllib.loads(pipeline_file(INIT))["output"] == "out/mine"
+    assert tomllib.loads(printed_for(INIT))["output"] == "out/mine"
 
 
 def test_init_names_a_bundled_model_by_its_prefix() -> None:
     given = ["--model", "bundled:roberta-mini", "--corpus", "bundled:text/demo.jsonl", "--length", "300"]
-    printed = tomllib.loads(pipeline_file(given))
+    printed = tomllib.loads(printed_for(given))
     assert (printed["model"], printed["corpus"]) == ("bundled:roberta-mini", ["bundled:text/demo.jsonl"])
 
 
 def test_what_init_prints_in_comments_can_be_changed(tmp_path: Path) -> None:
-    printed = pipeline_file(INIT)
-    live = "\n".join(line.removeprefix("#") if line[1:2] not in ("", " ") else line for line in printed.splitlines())
-    live = live.replace('revision = "..."', "").replace('launch = "..."', "")
+    printed = printed_for(INIT)
+    live = "\n".join(
+        line.removeprefix("#") if line[1:2] not in ("", " ", ":") else line for line in printed.splitlines()
+    )
+    for example in ('revision = "..."', 'launch = "..."', 'sentence_transformer = "mean"', 'license = "apache-2.0"'):
+        assert example in live
+        live = live.replace(example, "")
     assert resolved(written(tmp_path, "live.toml", live)) == resolved(written(tmp_path, "mine.toml", printed))
     changed = printed.replace("#num_steps = 3000", "num_steps = 600").replace("#title = ", "title = 'T' #")
     pipeline = resolved(written(tmp_path, "changed.toml", changed))
@@ -48,7 +57,7 @@ def test_what_init_prints_in_comments_can_be_changed(tmp_path: Path) -> None:
 
 
 def test_init_explains_every_base_key_by_its_docstring() -> None:
-    printed, texts = pipeline_file(INIT), explanations(Pipeline)
+    printed, texts = printed_for(INIT), explanations(Pipeline)
     assert texts.keys() == {item.name for item in fields(Pipeline)}
     assert all(f"# {text}\n" in printed for text in texts.values())
     assert "# Number of optimizer updates" in printed
@@ -73,12 +82,12 @@ def test_init_refuses_a_model_a_language_or_a_length_that_cannot_work(changed, e
         (tmp_path / name / "config.json").write_text(f'{{"model_type": "{family}", "max_position_embeddings": 64}}')
     given = {"--model": "bundled:roberta-mini", "--corpus": "a.txt", "--length": "256", **changed}
     with pytest.raises(UserError, match=error):
-        pipeline_file([part for pair in given.items() for part in pair], check_description)
+        init([part for pair in given.items() for part in pair])
 
 
 def test_a_model_on_a_hub_that_cannot_be_reached_is_not_checked() -> None:
     """As in every test, HF_HUB_OFFLINE is set."""
-    assert tomllib.loads(pipeline_file(INIT, check_description))["model"] == INIT[1]
+    assert tomllib.loads(init(INIT))["model"] == INIT[1]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longmlm.errors import ConfigError, system_error
-from longmlm.options import given_options, options_of, sections
+from longmlm.options import Option, given_options, options_of, sections
 from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
 from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.extend import ExtendConfig
@@ -21,7 +21,7 @@ from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, redacted_address
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
-from longmlm.settings.tables import Table, merged, nested, table_at, table_of, with_home
+from longmlm.settings.tables import ONLY_OPTION, Table, merged, nested, table_at, table_of, with_home
 from longmlm.training.run_folder import likely_best_checkpoint
 from longmlm.validation import adapter_of, json_of, problem, validated
 
@@ -35,7 +35,6 @@ RUN_SETTINGS = {  # settings that may name a run folder, for its best checkpoint
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 OWN = "own settings"  # key of the settings of a command that is no stage, beside the keys of its pipeline
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
-ONLY_OPTION = "more_steps"  # a setting that no file may have: it would add steps each time it is read
 PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")  # for base keys with errors
 
 
@@ -45,18 +44,17 @@ def parse(
     """Returns the settings from TOML files, merged in order and overridden by `--section.field value` options.
 
     The files describe the stage, or a pipeline from which its settings are derived; the options are the stage's, and
-    those of a pipeline's keys that the stage does not have. Both override `defaults`. A class with ARGUMENT, the name
-    of a setting, takes its value among the files too. Raises ConfigError with the file or option, the key, and the key
-    that was probably meant.
+    those of a pipeline's keys that the stage does not have. Both override `defaults`. A class with ARGUMENTS, names of
+    settings, takes their values among the files too: the last value is for the last name, the others for the first.
+    Raises ConfigError with the file or option, the key, and the key that was probably meant.
     """
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
-    paths, options, usage = [_path(name) for name in arguments[:split_at]], arguments[split_at:], "[FILE.toml ...]"
-    if argument := getattr(kind, "ARGUMENT", None):
-        values = [name for name, path in zip(arguments, paths, strict=False) if path.suffix != ".toml"]
-        if len(values) > 1:
-            raise ConfigError(f"{' and '.join(values)} are both {argument}: name one")
-        paths, usage = [path for path in paths if path.suffix == ".toml"], f"{usage} [{argument.upper()}]"
-        options = [*(f"--{argument}={value}" for value in values), *options]
+    words, options, usage = arguments[:split_at], arguments[split_at:], "[FILE.toml ...]"
+    paths = [_path(name) for name in words]
+    if names := getattr(kind, "ARGUMENTS", ()):
+        others = [name for name, path in zip(words, paths, strict=True) if not _is_file_name(path)]
+        paths, usage = [path for path in paths if _is_file_name(path)], f"{usage} {_usage(names)}"
+        options = [*_named_arguments(names, others), *options]
     content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
     if any(ONLY_OPTION in table for table in (content, table_at(content, STAGES[PretrainConfig]))):
         option = f"--{ONLY_OPTION.replace('_', '-')}"
@@ -76,6 +74,25 @@ def parse(
         raise ConfigError(options_missing + hint) from None
 
 
+def _is_file_name(path: Path) -> bool:
+    """Returns whether an argument names a TOML file, and is no text that happens to end like one."""
+    return path.suffix == ".toml" and (not re.search(r"\s", str(path)) or path.is_file())
+
+
+def _usage(names: Sequence[str]) -> str:
+    *lists, last = (name.upper() for name in names)
+    return " ".join([*(f"[{name} ...]" for name in lists), f"[{last}]"])
+
+
+def _named_arguments(names: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Returns options for arguments without a name: the last one has the last name, those before it the first."""
+    *lists, name = names
+    if len(words) > 1 and not lists:
+        raise ConfigError(f"{' and '.join(words)} are both {name}: name one")
+    before = [f"--{lists[0]}", *words[:-1]] if lists and words[:-1] else []
+    return [*before, *(f"--{name}={word}" for word in words[-1:])]
+
+
 def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> Table:
     """Returns what the options set: the settings of a stage, and in a pipeline also the pipeline's other keys."""
     if not arguments:
@@ -83,8 +100,7 @@ def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> T
     in_pipeline = {} if content else stage_tables(PLACEHOLDER, {}).get(STAGES.get(kind, ""), {})
     listed, base = [*options_of(kind, _help_values(kind, content), in_pipeline)], []
     if is_pipeline := _is_pipeline(kind, content):
-        unused = {"until"} if kind is PretrainConfig else {"until", "launch"}
-        base = [option for option in options_of(Pipeline, content, {}) if option.setting not in unused]
+        base = base_options(kind, content)
     given = given_options([*base, *listed], arguments, usage, inspect.getdoc(kind) or "")
     own = {item.name: given.pop(item.name) for item in fields(kind) if is_pipeline and item.name in given}
     return given | ({STAGES.get(kind, OWN): own} if own else {})
@@ -103,6 +119,14 @@ def pipeline_of(parts: Sequence[str | Path | Mapping[str, Any]], overrides: Mapp
     except ConfigError as error:
         files = [Path(str(part)) for part in parts if not isinstance(part, Mapping)]
         raise ConfigError(f"{_names_of(files)}: {error}" if files and not overrides else str(error)) from None
+
+
+def base_options(kind: Any, content: Table) -> list[Option]:
+    """Returns the options for a pipeline's own keys that a command takes with the file of one; none without such."""
+    if kind not in STAGES and not hasattr(kind, "of_pipeline"):
+        return []
+    unused = {"until"} if kind is PretrainConfig else {"until", "launch"}
+    return [option for option in options_of(Pipeline, content, {}) if option.setting not in unused]
 
 
 def resolved_pipeline(tables: Table) -> ResolvedPipeline:
@@ -177,8 +201,8 @@ def _names_of(paths: Sequence[Path]) -> str:
 
 def _path(name: str) -> Path:
     """Returns the path of a file, or of the shipped pipeline or overlay with that name."""
-    shipped = SHIPPED / f"{name}.toml"
-    return shipped if shipped.is_file() and not Path(name).is_file() else Path(name)
+    is_shipped = name in {path.stem for path in SHIPPED.glob("*.toml")} and not Path(name).is_file()
+    return SHIPPED / f"{name}.toml" if is_shipped else Path(name)
 
 
 def _toml(path: Path) -> Table:

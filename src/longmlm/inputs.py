@@ -6,7 +6,6 @@ problem has one message.
 
 import os
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +28,7 @@ from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.languages import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
 from longmlm.data.words import check_unit
-from longmlm.errors import DataError, ModelNotFoundError, ModelUnavailableError
+from longmlm.errors import DataError, ModelNotFoundError
 from longmlm.folders import check_absent, check_replaceable
 from longmlm.hubs.datasets import rows_on_hub
 from longmlm.hubs.model_files import local_weights
@@ -38,8 +37,6 @@ from longmlm.hubs.publish import check_can_publish
 from longmlm.model.families import (
     check_architecture,
     check_can_learn,
-    check_has_position_table,
-    check_num_positions,
     num_usable_positions,
     planned_extension,
 )
@@ -55,7 +52,7 @@ from longmlm.runnable import (
 )
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, StageConfig
+from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, StageConfig
 from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
@@ -66,7 +63,6 @@ from longmlm.training.run_folder import (
     CHECKPOINTS,
     continuations_of,
     evaluations_of,
-    likely_best_checkpoint,
     list_checkpoints,
     newest_state,
 )
@@ -101,21 +97,6 @@ def check_inputs(config: Any) -> None:
             _check_release(config)
         case ResolvedPipeline() if not config.HAS_TRIALS:  # each trial is checked before it starts
             _check_pipeline(config)
-
-
-def check_description(base: Pipeline) -> None:
-    """Raises a UserError if the model or the language of a pipeline file that is about to be printed is unusable.
-
-    A model on a hub that does not respond is not checked.
-    """
-    check_language(base.language)
-    with suppress(ModelUnavailableError):
-        model = likely_best_checkpoint(bundled_resolved(base.model)) if base.model else None
-        config = config_of_model(model, base.revision, False) if model else None
-        num_positions = positions_of(config, base.model or "") if config else None
-        if config and num_positions is not None and base.extension:
-            check_has_position_table(config, num_positions, base.model or "")
-            check_num_positions(num_positions, base.length)
 
 
 def _check_pipeline(config: ResolvedPipeline) -> None:

@@ -47,7 +47,7 @@ def given_options(listed: Sequence[Option], arguments: Sequence[str], usage: str
     Raises ConfigError with the name of the option.
     """
     options = {option.name: option for option in listed}
-    negations = {_negation(name): option for name, option in options.items() if option.kind is bool}
+    negations = {negation(name): option for name, option in options.items() if option.kind is bool}
     parser = argparse.ArgumentParser(
         usage=f"{usage} [--section.field value ...]",
         description=description,
@@ -59,7 +59,7 @@ def given_options(listed: Sequence[Option], arguments: Sequence[str], usage: str
     groups = {section: parser.add_argument_group(*section) for section in {item.section: None for item in listed}}
     for name, option in options.items():
         text = option.help.replace("%", "%%")
-        metavar = f"/ {_negation(name)}" if option.kind is bool else _metavar(option.kind)
+        metavar = f"/ {negation(name)}" if option.kind is bool else _metavar(option.kind)
         groups[option.section].add_argument(name, dest=name, nargs="*", metavar=metavar, help=text)
     for name in negations:
         parser.add_argument(name, dest=name, nargs="*", help=argparse.SUPPRESS)
@@ -133,7 +133,7 @@ def options_of(
             yield from options_of(part, inner, elsewhere, f"{name}.")
 
 
-def _negation(name: str) -> str:
+def negation(name: str) -> str:
     """Returns the option that sets False: --runtime.no-setting."""
     section, dot, last = name.removeprefix("--").rpartition(".")
     return f"--{section}{dot}no-{last}"

@@ -7,11 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import get_args
 
-from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, read_provenance
+from longmlm.artifacts.provenance import Extension, ModelSource, read_provenance
 from longmlm.data.words import segmenter_of
 from longmlm.errors import ConfigError, FolderError, ModelError, ReleaseError, UserError
-from longmlm.hubs.licences import check_licence
-from longmlm.hubs.models import commit_of, config_of_model, is_folder
+from longmlm.hubs.models import config_of_model
 from longmlm.hubs.publish import check_can_publish
 from longmlm.hubs.weight_names import weight_names
 from longmlm.model.families import (
@@ -21,7 +20,8 @@ from longmlm.model.families import (
     has_pair_head,
     num_usable_positions,
 )
-from longmlm.runtime.launch_command import launch_command
+from longmlm.releasable import check_releasable
+from longmlm.runtime.launch_command import launch_command, named_processes, starts_deepspeed
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.pipeline import ResolvedPipeline, RunConfig, StageConfig, StageName
 from longmlm.settings.prepare import PrepareConfig
@@ -37,8 +37,8 @@ def check_runnable(config: ResolvedPipeline) -> None:
     _check_training(config)
     model = bundled_resolved(config.model) if config.extend else config.pretrain.start.checkpoint
     release, is_to_train = config.release, not list_checkpoints(result_of(config.pretrain))
-    if "release" in _stages(config) and release.publish and release.target().is_hub:
-        _check_licence(config, model)
+    if "release" in _stages(config) and not result_of(release).exists():
+        check_releasable(config, model)
     if "pretrain" in config.stages and not result_of(config.pretrain).exists():
         _check_start(config)
     if model is not None and is_to_train and not (config.extend and result_of(config.extend).exists()):
@@ -81,6 +81,19 @@ def _check_training(config: ResolvedPipeline) -> None:
             f"pretrain.runtime.num_processes is {runtime.num_processes}, but launch is not set, so one process would "
             'train: remove it, or set launch, such as "ddp"'
         )
+    if config.launch is None:
+        return
+    if config.pretrain.recipe.precision == "fp16" and starts_deepspeed(config.launch):
+        raise ConfigError(
+            f"pretrain.recipe.precision is fp16, which DeepSpeed's backend does not support, and launch = "
+            f"{config.launch!r} starts it: set precision to bf16 or no, or launch to ddp"
+        )
+    started = named_processes(config.launch)
+    if started is not None and runtime.num_processes not in (None, started):
+        raise ConfigError(
+            f"pretrain.runtime.num_processes is {runtime.num_processes}, but launch = {config.launch!r} starts "
+            f"{started}: make them agree, or remove num_processes"
+        )
 
 
 def _check_start(config: ResolvedPipeline) -> None:
@@ -100,19 +113,6 @@ def _check_start(config: ResolvedPipeline) -> None:
             f"pretrain.start.checkpoint is {name}, which was not made from model = {config.model} with length = "
             f"{config.length}: remove it, or set model = {name!r} and extension = false to train that model"
         )
-
-
-def _check_licence(config: ResolvedPipeline, model: str | None) -> None:
-    """Raises ConfigError if a release for a hub would find no licence in the card of the base model."""
-    about = Provenance()
-    if model is not None:
-        commit = None if is_folder(model) else commit_of(model, config.revision)
-        before = Provenance() if commit or config.extend else read_provenance(model)
-        about = before.of_run(ModelSource(name=model, revision=commit))
-    try:
-        check_licence(config.release.card, about)
-    except ReleaseError as error:
-        raise ConfigError(str(error)) from None
 
 
 def _check_head(config: ResolvedPipeline, model: str) -> None:

@@ -15,6 +15,7 @@ WINGS = {  # what is deleted, besides the line in cli.py
         "docs/experiments/scripts/downstream_study.py",
     ),
     "inspect": ("src/longmlm/inspect", "tests/inspect", "docs/inspect.md"),
+    "predict": ("src/longmlm/predict", "tests/predict", "docs/predict.md"),
 }
 SCRIPTS = Path(sys.executable).parent
 CHECKS = (

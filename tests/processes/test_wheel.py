@@ -20,8 +20,10 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.run import RunSummary
-from longmlm.cli import STAGES, pipeline_file
+from longmlm.cli import STAGES
 from longmlm.folders import verify
+from longmlm.pipeline_files import pipeline_file
+from longmlm.settings.pipeline import Pipeline
 from longmlm.settings.shipped import SHIPPED
 from setup import description
 from tests.support.pages import Page
@@ -138,7 +140,7 @@ def test_what_the_package_names_is_in_the_wheel(installed: Installed) -> None:
     package = ROOT / "src" / "longmlm"
     files = (path for path in package.rglob("*") if path.suffix in (".py", ".toml", ".yaml", ".html", ".md"))
     lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
-    lines += pipeline_file(["--model", "m", "--corpus", "text.jsonl", "--length", "1024"]).splitlines()
+    lines += pipeline_file(Pipeline(model="m", corpus=("text.jsonl",), length=1024, output="out")).splitlines()
     with zipfile.ZipFile(installed.wheel) as archive:
         packed = archive.namelist()
     needed = {(path, line) for line in lines if "clone" not in line for path in IN_CLONE.findall(line)}

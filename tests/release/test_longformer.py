@@ -21,11 +21,12 @@ from longmlm.batches.collate import MlmBatch
 from longmlm.errors import ModelError, ReleaseError
 from longmlm.model.architecture import architecture_of, dropout_of, parts_of, set_dropout
 from longmlm.model.carried import Carried
+from longmlm.model.families import longformer_problem
 from longmlm.model.loading import LoadedModel, load_model, meta_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
-from longmlm.release.export import as_longformer, carried_by, check_exportable, export, longformer_problem
+from longmlm.release.export import as_longformer, carried_by, check_exportable, export
 from longmlm.release.reload import global_mask
 from longmlm.settings.release import ReleaseRecipe
 from tests.support.families import tiny_config, tiny_model, tiny_tokenizer

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from longmlm import cli, inputs
+from longmlm import cli, inputs, pipeline_files
 from longmlm.__main__ import main
 from longmlm.runtime import signals
 from longmlm.runtime.signals import (
@@ -93,7 +93,8 @@ def test_before_the_stage_starts_the_process_ends_though_libraries_catch_excepti
         case "imports":
             monkeypatch.setitem(sys.modules, "longmlm.cli", Library("longmlm.cli", number))
         case "parsing":
-            monkeypatch.setattr(cli, "pipeline_file" if command == "init" else "parse", lambda *_: receive(number))
+            module, name = (pipeline_files, "init") if command == "init" else (cli, "parse")
+            monkeypatch.setattr(module, name, lambda *_: receive(number))
             monkeypatch.setitem(sys.modules, stage, Library(stage, signal.SIGCHLD))  # which is ignored
         case "checks":
             monkeypatch.setattr(inputs, "check_inputs", lambda _: receive(number))

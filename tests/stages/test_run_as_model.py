@@ -6,7 +6,7 @@ import pytest
 
 from longmlm.config import parse
 from longmlm.errors import CheckpointError, ConfigError
-from longmlm.inputs import check_description
+from longmlm.pipeline_files import described
 from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.extend import ExtendConfig
@@ -38,7 +38,8 @@ def test_a_run_as_model_of_a_pipeline_is_its_best_checkpoint(run_folder: Path, m
     assert config.model == config.extend.base == config.prepare.recipe.tokenizer == config.evaluate.base == best
     assert config.release.card.title == f"{run_folder.parent.name}-80"
     assert parse(ExtendConfig, [mine]).base == best
-    check_description(Pipeline(model=str(run_folder), corpus=("a",), length=2 * LONG_POSITIONS, output="out"))
+    base = Pipeline(model=str(run_folder), corpus=("a",), length=2 * LONG_POSITIONS, output="out")
+    assert described(base).num_positions == LONG_POSITIONS
 
 
 def test_a_run_as_base_of_a_stage_is_its_best_checkpoint(run_folder: Path, tmp_path: Path, run_here) -> None:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from longmlm.settings.arms import check_arm_name, check_is_arm, check_seeds
 from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.settings.tables import leaves
+from longmlm.settings.tables import FILLED_IN, OVERLAY_OF, VALUES_OF, leaves
 
 LEARNING_RATE = "pretrain.recipe.learning_rate"
 RATE_FACTORS = (1.0, 0.5, 2.0)  # the learning rates that are compared unless arms are given
@@ -26,10 +26,10 @@ FIXED = {  # what no arm may change, and no search
 class CompareSettings:
     """What is compared: arms, settings to try for every arm, and seeds."""
 
-    arms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    arms: dict[str, dict[str, Any]] = field(default_factory=dict, metadata={OVERLAY_OF: ResolvedPipeline})
     """One table per arm, [compare.arms.NAME], with the keys of the pipeline that this arm changes. Without arms, the
     pipeline's learning rate is compared with half and with twice that rate."""
-    search: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any] = field(default_factory=dict, metadata={VALUES_OF: ResolvedPipeline})
     """Settings to try for every arm, each with a list of values, such as pretrain.recipe.learning_rate = [1e-4, 3e-4].
     All combinations run with the first seed, the best one of each arm with the other seeds too."""
     seeds: tuple[int, ...] = (42,)
@@ -94,7 +94,7 @@ class ComparedPipeline(ResolvedPipeline):
     HAS_TRIALS: ClassVar[bool] = True
 
     compare: CompareSettings = field(default_factory=CompareSettings)
-    tables: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, Any] = field(default_factory=dict, metadata={FILLED_IN: True})
     """The pipeline as given, on which the arms are overlaid; filled in by longmlm."""
 
     def __post_init__(self) -> None:

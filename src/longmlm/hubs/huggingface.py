@@ -19,7 +19,7 @@ from huggingface_hub import (
     snapshot_download,
     try_to_load_from_cache,
 )
-from huggingface_hub.utils import _http, disable_progress_bars, logging, parse_ratelimit_headers
+from huggingface_hub.utils import _http, disable_progress_bars, logging, parse_ratelimit_headers, validate_repo_id
 from huggingface_hub.utils.tqdm import progress_bar_states
 
 from longmlm.errors import ReleaseError, naming
@@ -72,7 +72,11 @@ def bounded_client() -> Iterator[None]:
 
 
 def check_ready(target: Target) -> None:
-    """Raises ReleaseError if the client is set to stay offline, or has no token to publish with."""
+    """Raises ReleaseError for a name that no repository can have, or if the client is offline or has no token."""
+    try:
+        validate_repo_id(target.name)
+    except errors.HFValidationError as error:
+        raise ReleaseError(f"{target.name} cannot be the name of a repository: {str(error).rstrip('.')}") from None
     if constants.HF_HUB_OFFLINE or get_token() is None:
         cause = Cause.OFFLINE if constants.HF_HUB_OFFLINE else Cause.UNAUTHORIZED
         raise user_error(TransferError(cause), "upload", target)
@@ -134,6 +138,17 @@ def cached_file(target: Target, commit: str, name: str) -> Path | None:
     """Returns a file of a model if it is in the cache."""
     path = try_to_load_from_cache(target.name, name, revision=commit)
     return Path(path) if isinstance(path, str) else None
+
+
+def stored_names(target: Target, commit: str) -> frozenset[str]:
+    """Returns the names of the weights in the repository's safetensors files, of which the headers are read.
+
+    They are empty if it has none.
+    """
+    try:
+        return frozenset(HfApi().get_safetensors_metadata(target.name, revision=commit).weight_map)
+    except errors.NotASafetensorsRepoError:
+        return frozenset()
 
 
 @bounded_client()

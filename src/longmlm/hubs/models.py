@@ -157,13 +157,9 @@ def config_of_model(name: str, revision: str | None = None, needs_weights: bool 
     Returns None if the config is damaged or names code: only loading shows what it means. For a repository, downloads
     config.json.
     """
-    path: Path | None = Path(name) / CONFIG
     if is_folder(name):
         check_model(name, needs_weights=needs_weights)
-    else:
-        target = _target(name, revision)
-        hub = _hub_of(target)
-        path = hub.retry_download(target, lambda: hub.download_file(target, hub.resolve(target)[0], CONFIG))
+    path = file_of_model(name, revision, CONFIG)
     try:
         content = _config_in(str(path)) if path else {}
     except ModelError:
@@ -172,6 +168,30 @@ def config_of_model(name: str, revision: str | None = None, needs_weights: bool 
         return None
     _check_model_type(str(path), content)
     return SimpleNamespace(**content)
+
+
+def file_of_model(name: str, revision: str | None, file: str) -> Path | None:
+    """Returns a file of the model in a folder or, downloaded, of a repository; None if the model does not have it."""
+    path = Path(name) / file
+    if is_folder(name):
+        return path if path.is_file() else None
+    target = _target(name, revision)
+    hub = _hub_of(target)
+    return hub.retry_download(target, lambda: hub.download_file(target, hub.resolve(target)[0], file))
+
+
+def stored_weight_names(name: str, commit: str) -> frozenset[str]:
+    """Returns the names of the weights in the safetensors files of a repository, of which the headers are read.
+
+    They are empty if it has no such files, if the client is offline, and on ModelScope, which does not serve headers.
+    """
+    target = _target(name, commit)
+    if target.hub != "hf":
+        return frozenset()
+    try:
+        return huggingface.retry_download(target, lambda: huggingface.stored_names(target, commit))
+    except ModelError:
+        return frozenset()
 
 
 def model_card_of(name: str, commit: str | None) -> str:

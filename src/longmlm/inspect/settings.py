@@ -26,7 +26,7 @@ class InspectConfig:
     It prints them, or writes a page.
     """
 
-    ARGUMENT: ClassVar[str] = "rows"
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("rows",)
 
     rows: str
     """Folder of packed rows, hf:OWNER/NAME[@REVISION], or a run folder, for the rows and the masks of that run."""

@@ -50,6 +50,7 @@ FAMILIES = {
 }
 LEARNED_FAMILIES = tuple(name for name, family in FAMILIES.items() if family.positions == "learned")
 RELEASED_FAMILIES = {"longformer": ROBERTA}  # which longmlm writes and measures, but neither extends nor trains
+LONGFORMER_FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")  # those whose layers Longformer has
 NEW_DEBERTA_HEAD = "lm_predictions"  # the head's name with legacy = false in the config
 NUM_LAYERS = ("num_hidden_layers", "n_layers")
 POSITION_SETTINGS = ("mode", "attention_window", *USED_BY, "initialisation")  # a pipeline derives the last one
@@ -123,6 +124,18 @@ def has_pair_head(config: Any, weight_names: Collection[str]) -> bool:
     """Returns whether some of these weights are of the family's pair head."""
     head = FAMILIES[config.model_type].pair_head
     return any(name.startswith(f"{head}.") for name in weight_names)
+
+
+def longformer_problem(config: Any, has_mlm_head: bool = True) -> str | None:
+    """Returns why Longformer cannot compute what models with this config do; None if it can."""
+    if config.model_type not in LONGFORMER_FAMILIES:
+        return f"Longformer has no {config.model_type} layers, only those of {', '.join(LONGFORMER_FAMILIES)}"
+    activation = getattr(config, "hidden_act", "gelu")
+    if has_mlm_head and config.model_type == "bert" and activation != "gelu":
+        return f"Longformer's MLM head uses gelu, this model's uses {activation}"
+    if getattr(config, "pad_token_id", 0) is None:  # families have one by default
+        return "Longformer counts positions from the padding token, and the config has no pad_token_id"
+    return None
 
 
 def non_learned_positions(config: Any) -> str | None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from longmlm.artifacts.provenance import ModelSource
 from longmlm.artifacts.rows import RowsManifest, check_rows_fit_positions, read_rows_manifest
 from longmlm.data.corpus import Document, document_of, plan_slices
 from longmlm.data.disk import REMEDY, Sizes, result_bytes, shortage
@@ -20,13 +21,15 @@ from longmlm.evaluation.frozen import FrozenRows, check_predicts, whole
 from longmlm.evaluation.measure import measure
 from longmlm.folders import GB, free_bytes
 from longmlm.hubs.datasets import is_local
+from longmlm.hubs.models import snapshot_of
 from longmlm.hubs.weight_names import weights_here
 from longmlm.model.architecture import architecture_of, dropout_of, set_dropout
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, document_length, gpu_of
 from longmlm.model.families import check_num_positions
-from longmlm.model.loading import load_model, meta_model
+from longmlm.model.loading import load_model, load_tokenizer, meta_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_table import position_table_of, replace_positions
+from longmlm.model.terms import read_terms
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.planning.estimate import Machine, TrainingPlan, training_plan
@@ -52,6 +55,7 @@ def plan(config: PlanConfig) -> None:
     recipe, runtime = config.pretrain.recipe, config.pretrain.runtime
     corpus, rows = planned_rows(config)
     base_positions, model = planned_model(config)
+    check_terms(config)
     check_base(config)
     vocabulary = planned_vocabulary(config)
     precision = resolved_precision(recipe.precision)
@@ -159,6 +163,15 @@ def _prepare(config: PlanConfig, corpus: CorpusSize, rows: RowsSize, vocabulary:
 
 def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"  # noqa: PLR2004 - an hour
+
+
+def check_terms(config: PlanConfig) -> None:
+    """Raises ModelError if no term of the file of new tokens needs one."""
+    extend = config.extend
+    if extend and extend.recipe.add_tokens is not None and not result_of(extend).exists():
+        folder = snapshot_of(extend.base, extend.revision, with_weights=False).folder
+        source = ModelSource(name=extend.base)
+        read_terms(extend.recipe.add_tokens, load_tokenizer(extend.base, folder).tokenizer, source)
 
 
 def check_base(config: PlanConfig) -> None:

@@ -23,6 +23,7 @@ from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
 from longmlm.model.loading import LoadedModel, load_trained
+from longmlm.releasable import check_has_no_modules
 from longmlm.release.export import carried_by, check_exportable, export, longformer_window
 from longmlm.release.gate import evaluation_of, exported_accuracy
 from longmlm.release.onnx_graph import write_graphs
@@ -178,10 +179,6 @@ def pictures_in(evaluation_folder: Path) -> list[Path]:
 
 def with_sentence_modules(trained: LoadedModel, pooling: SentencePooling) -> LoadedModel:
     """Returns the model as a sentence-transformers model; raises ReleaseError if it already is one."""
-    if trained.carried.modules:
-        raise ReleaseError(
-            f"the model already has sentence-transformers modules ({', '.join(trained.carried.modules)}): remove "
-            "recipe.sentence_transformer"
-        )
+    check_has_no_modules(trained.carried.modules)
     width, num_positions = trained.model.config.hidden_size, architecture_of(trained.model).num_positions
     return replace(trained, carried=trained.carried.with_pooling(pooling, width, num_positions))

@@ -7,20 +7,21 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForMaskedLM, LongformerConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForMaskedLM, LongformerConfig, PreTrainedModel
 
 from longmlm.errors import ReleaseError
 from longmlm.hubs.model_files import SENTENCE_FILES, TEMPLATES
 from longmlm.model.architecture import NUM_GLOBAL, architecture_of, position_offset, without_pooler
 from longmlm.model.carried import Carried, save_model
 from longmlm.model.checks import REBUILT_BUFFERS
+from longmlm.model.families import longformer_problem
 from longmlm.model.heads import pair_parameters
 from longmlm.model.loading import LoadedModel, class_for
 from longmlm.model.window import Window
+from longmlm.releasable import check_window_files, window_problem
 from longmlm.settings.release import ReleaseRecipe, WeightType
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-LONGFORMER_FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")
 BERT_HEADS = {  # names of BERT's heads in Longformer, by class
     "BertForMaskedLM": {
         "cls.predictions.transform.dense": "lm_head.dense",
@@ -78,14 +79,8 @@ def longformer_window(trained: LoadedModel) -> Window | None:
 
 def check_exportable(trained: LoadedModel, recipe: ReleaseRecipe) -> None:
     """Raises ReleaseError for files that cannot be written for a model with a window."""
-    window = longformer_window(trained)
-    if window and recipe.onnx:
-        raise ReleaseError("ONNX files cannot be written for a model with a window: remove recipe.onnx")
-    if window and window.num_global and recipe.sentence_transformer:
-        raise ReleaseError(
-            "the model has global tokens, which sentence-transformers cannot pass to a Longformer: remove "
-            "recipe.sentence_transformer, or extend the base model with num_global_tokens = 0"
-        )
+    if window := longformer_window(trained):
+        check_window_files(window.num_global, recipe)
 
 
 def carried_by(trained: LoadedModel, weights: WeightType = "fp32") -> Carried:
@@ -106,17 +101,6 @@ def carried_by(trained: LoadedModel, weights: WeightType = "fp32") -> Carried:
     return replace(carried, weights=stored, files=files, left_out=(*carried.left_out, *modules))
 
 
-def longformer_problem(config: PreTrainedConfig, has_mlm_head: bool = True) -> str | None:
-    """Returns why Longformer cannot compute what models with this config do; None if it can."""
-    if config.model_type not in LONGFORMER_FAMILIES:
-        return f"Longformer has no {config.model_type} layers, only those of {', '.join(LONGFORMER_FAMILIES)}"
-    if has_mlm_head and config.model_type == "bert" and config.hidden_act != "gelu":
-        return f"Longformer's MLM head uses gelu, this model's uses {config.hidden_act}"
-    if config.pad_token_id is None:
-        return "Longformer counts positions from the padding token, and the config has no pad_token_id"
-    return None
-
-
 def as_longformer(model: PreTrainedModel, window: Window, auto_class: Any = AutoModelForMaskedLM) -> PreTrainedModel:
     """Returns the model as the Longformer of one of transformers' Auto classes that computes the same.
 
@@ -124,10 +108,7 @@ def as_longformer(model: PreTrainedModel, window: Window, auto_class: Any = Auto
     Raises ReleaseError if Longformer cannot compute the same.
     """
     if problem := longformer_problem(model.config, has_mlm_head=auto_class is AutoModelForMaskedLM):
-        raise ReleaseError(
-            f"a model with a window is exported as a Longformer, and this one cannot be: {problem}. Extend the base "
-            "model without attention_window"
-        )
+        raise ReleaseError(window_problem(problem))
     config = model.config
     num_positions, reserved = _num_positions(model), config.pad_token_id + 1
     described: dict[str, Any] = {name: getattr(config, name) for name in COPIED}

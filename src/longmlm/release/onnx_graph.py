@@ -16,10 +16,10 @@ from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import SentenceEmbedding
 from longmlm.model.loading import load_model
 from longmlm.progress import quiet_libraries
+from longmlm.releasable import MAX_ONNX_BYTES, onnx_problem
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
 
 INPUTS = ("input_ids", "attention_mask")
-MAX_BYTES = 2**31 - 2**25  # of weights: Protocol Buffers files are limited to 2 GiB, and the graph takes a few MB
 
 
 class Logits(nn.Module):
@@ -65,10 +65,8 @@ def write_graphs(folder: Path) -> list[str]:
     """
     loaded = load_model(str(folder))
     num_bytes = sum(parameter.nbytes for parameter in loaded.model.parameters())
-    if num_bytes > MAX_BYTES:
-        raise ReleaseError(
-            f"{MLM} would have {num_bytes / 1e9:.1f} GB, and its format is limited to 2 GB: set recipe.onnx = false"
-        )
+    if num_bytes > MAX_ONNX_BYTES:
+        raise ReleaseError(onnx_problem(num_bytes))
     parts, embedding = architecture_of(loaded.model.eval()), loaded.carried.embedding
     (folder / ENCODER).parent.mkdir()
     _write(Embeddings(parts.encoder, embedding), parts.num_positions, folder / ENCODER, folder / ENCODER_INT8)

@@ -18,9 +18,10 @@ from longmlm.errors import ReleaseError, counted
 from longmlm.hubs.licences import licence_of
 from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.architecture import position_offset
+from longmlm.model.families import longformer_problem
 from longmlm.model.loading import LoadedModel, load_model, stock_global_tokens
 from longmlm.release.build import ReleaseSettings, new_release
-from longmlm.release.export import export, longformer_problem, longformer_window
+from longmlm.release.export import export, longformer_window
 from longmlm.release.proof import padded, reference, reload_in_process, rounded
 from longmlm.reports.card_code import LoadingCode
 from longmlm.reports.model_card import PIPELINE_TASKS, task_card

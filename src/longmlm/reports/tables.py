@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from unicodedata import combining, east_asian_width
 
 from markupsafe import Markup
 
@@ -21,7 +22,7 @@ class Table:
 def text_table(table: Table) -> str:
     """Returns columns of text under a header, each line of the table in one line, the first aligned left."""
     rows = [[*map(single_line, row)] for row in (table.header, *table.lines)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(table.header))]
+    widths = [max(_width(row[column]) for row in rows) for column in range(len(table.header))]
     rules = ["-" * width for width in widths]
     return "\n".join("  ".join(_aligned(row, widths)).rstrip() for row in (rows[0], rules, *rows[1:]))
 
@@ -51,5 +52,13 @@ def markdown_table(table: Table) -> Markup:
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    cells = zip(row, widths, strict=True)
-    return [cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(cells)]
+    spaces = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
+    return [
+        f"{space}{cell}" if column else f"{cell}{space}"
+        for column, (cell, space) in enumerate(zip(row, spaces, strict=True))
+    ]
+
+
+def _width(text: str) -> int:
+    """Returns how many columns of a terminal a text takes: Chinese, Japanese and Korean characters take two."""
+    return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)

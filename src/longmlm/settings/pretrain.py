@@ -289,8 +289,7 @@ class PretrainConfig:
     dry_run: bool = False
     """Check everything, make two steps, report what the run would do, and write nothing."""
     more_steps: int | None = None
-    """Steps to add to a finished run, with new rows and masks; on the command line only, as a file would add them each
-    time."""
+    """Steps to add to a finished run, with new rows and masks: not in a file, which would add them each time."""
 
     def __post_init__(self) -> None:
         check_more_steps(self.more_steps)

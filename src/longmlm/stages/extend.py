@@ -9,10 +9,9 @@ from longmlm.folders import check_absent
 from longmlm.hubs.model_files import local_model_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import ExtensionReport, write_extension
-from longmlm.model.families import planned_extension
+from longmlm.model.families import longformer_problem, planned_extension
 from longmlm.model.loading import load_model
 from longmlm.model.terms import read_terms
-from longmlm.release.export import longformer_problem
 from longmlm.settings.extend import ExtendConfig
 
 

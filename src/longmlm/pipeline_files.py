@@ -1,0 +1,185 @@
+"""Pipeline files: the one that `init` prints, with what is known of its model, and those that come with the package."""
+
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
+from longmlm.artifacts.rows import check_rows_fit_positions
+from longmlm.config import parse
+from longmlm.data.files import files_of
+from longmlm.data.languages import check_language
+from longmlm.errors import DataError, ModelUnavailableError, UnavailableError
+from longmlm.hubs.licences import licence_of
+from longmlm.hubs.model_files import MODULES
+from longmlm.hubs.models import commit_of, config_of_model, file_of_model
+from longmlm.hubs.weight_names import weight_names
+from longmlm.inputs import positions_of
+from longmlm.model.families import has_head, planned_extension
+from longmlm.options import explanations, sections
+from longmlm.settings.extend import ExtendRecipe
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, recommended
+from longmlm.settings.release import ReleaseRecipe
+from longmlm.settings.shipped import BUNDLED, PACKAGE, SHIPPED, bundled_resolved
+from longmlm.settings.tables import Table, merged
+from longmlm.training.run_folder import likely_best_checkpoint
+
+SCHEMA = (
+    "longmlm.schema.json"  # in the folder of the pipeline file, so that both can be moved, and no network is needed
+)
+HEAD = f"""\
+#:schema ./{SCHEMA}
+# Editors with support for TOML complete and check this file once that schema is beside it: longmlm schema > {SCHEMA}
+#
+# {Pipeline.__doc__}
+# Run it with: longmlm run FILE"""
+NOTE = (
+    "# Recommended settings of the stages: remove the # to change one; `longmlm run FILE --help` explains the others."
+)
+DEFAULTS = Pipeline.__dataclass_fields__
+OF_TEXT = ("language", "text_field", "text_fields")  # base keys that both files of a model without a head have
+RELEASED = ("weights", "sentence_transformer", "onnx", "allow_unrecovered")  # what users change of a release
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is known of a base model before its weights are read; None stands for what is not known."""
+
+    num_positions: int | None = None
+    has_head: bool | None = None
+    is_sentence_encoder: bool = False
+    licence: str | None = None
+
+
+def init(arguments: Sequence[str]) -> str:
+    """Returns a pipeline file for what the options describe, after checking that; prints notes on what is not checked.
+
+    For a model without an MLM head that is to be extended, the file is that of the first step, which trains a head.
+    """
+    base = parse(Pipeline, arguments, "longmlm init", {"output": "out/mine"})
+    return pipeline_file(base, described(base))
+
+
+def described(base: Pipeline) -> Described:
+    """Returns what is known of the model of a pipeline that is about to be described in a file.
+
+    Raises a UserError if the model, the language or the length is unusable. A model on a hub that does not respond is
+    not checked, and a corpus may still be missing: a note says so.
+    """
+    check_language(base.language)
+    try:
+        files_of(base.corpus)
+    except DataError as error:
+        _note(f"{error}; the pipeline needs it when it runs")
+    if base.model is None:
+        return Described()
+    try:
+        return _described_model(base, likely_best_checkpoint(bundled_resolved(base.model)))
+    except (ModelUnavailableError, UnavailableError) as error:
+        _note(f"the model is not checked now, but when the pipeline is planned or run: {error}")
+        return Described()
+
+
+def _described_model(base: Pipeline, name: str) -> Described:
+    shown, config = base.model or "", config_of_model(name, base.revision, needs_weights=False)
+    if config is None or (num_positions := positions_of(config, shown)) is None:
+        return Described()
+    provenance = read_provenance(name) if Path(name).is_dir() else Provenance()
+    if base.extension:
+        recipe = ExtendRecipe(num_positions=base.length)
+        planned_extension(recipe, ModelSource(name=shown), provenance, config, num_positions)
+    else:
+        check_rows_fit_positions(base.length, num_positions, shown)
+    names = weight_names(name, base.revision)
+    found_head = None if names is None else has_head(config, names)
+    is_sentence_encoder, licence = False, None
+    with suppress(ModelUnavailableError, UnavailableError):  # offline, the cache may hold config.json alone
+        is_sentence_encoder = file_of_model(name, base.revision, MODULES) is not None
+        source = ModelSource(name=name, revision=None if Path(name).is_dir() else commit_of(name, base.revision))
+        licence = licence_of(None, provenance.of_run(source)).identifier
+    return Described(num_positions, found_head, is_sentence_encoder, licence)
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
+def pipeline_file(base: Pipeline, about: Described = Described()) -> str:
+    """Returns a pipeline file with these base keys; the recommended settings of the stages are commented out.
+
+    The docstring of each setting stands above it. If the model has no MLM head, the file trains a new one.
+    """
+    given: Table = {"pretrain": {"start": {"new_head": True}}} if about.has_head is False else {}
+    lines = [HEAD]
+    if given and base.extension:
+        lines += ["#", *_two_steps(base, about)]
+        base = replace(base, length=int(about.num_positions or 0), extension=False)
+    for name, text in explanations(Pipeline).items():
+        value = getattr(base, name)
+        is_default = name not in ("corpus", "output") and value == DEFAULTS[name].default
+        assignment = _assignment(name, "..." if value is None else value)
+        lines += ["", f"# {text}", f"#{assignment}" if is_default else assignment]
+    lines += ["", NOTE]
+    kinds = {item.name: part for item in fields(ResolvedPipeline) for part in sections(item)}
+    defaults = {item.name: item.default for item in fields(ReleaseRecipe) if item.name in RELEASED}
+    release = {
+        "recipe": {**defaults, "sentence_transformer": "mean"},
+        "card": {"license": about.licence or "apache-2.0"},
+    }
+    for stage, table in merged(merged(recommended(base, given), {"release": release}), given).items():
+        lines += _tables(stage, kinds[stage], table, given.get(stage, {}))
+    if about.num_positions is not None:
+        says = f"says {about.licence}" if about.licence else "is not known to state one: set it before you publish"
+        at = next(at for at, line in enumerate(lines) if line.startswith("#license"))
+        lines.insert(at, f"# The card of {base.model} {says}.")
+    return "\n".join(lines).replace(f"{PACKAGE / 'bundled'}/", BUNDLED)
+
+
+def _two_steps(base: Pipeline, about: Described) -> Iterator[str]:
+    """Yields comments on a model without an MLM head: what this file does, and the command for the second one."""
+    kind = "a sentence encoder without an MLM head" if about.is_sentence_encoder else "an encoder without an MLM head"
+    yield f"# {base.model} is {kind}. It can be extended to {base.length} positions once a head is trained, so this"
+    yield f"# is the first of two files: it trains a new head at the model's own {about.num_positions} positions. Then:"
+    options = {"model": f"{base.output}/release", "corpus": base.corpus, "length": base.length}
+    options |= {name: value for name in OF_TEXT if (value := getattr(base, name)) != DEFAULTS[name].default}
+    options |= {"output": f"{base.output}-{base.length}"}
+    words = (
+        (f"--{name}", *map(str, value if isinstance(value, tuple) else [value])) for name, value in options.items()
+    )
+    yield f"#   longmlm init {shlex.join(word for pair in words for word in pair)} > long.toml"
+
+
+def _tables(name: str, kind: type, table: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines of a table and its subtables, with every key commented out that is not `given`."""
+    own, texts = {key: value for key, value in table.items() if not isinstance(value, dict)}, explanations(kind)
+    if own:
+        yield from ("", f"[{name}]")
+    for key, value in own.items():
+        assignment = _assignment(key, value)
+        yield from (f"# {texts[key]}", assignment if key in given else f"#{assignment}")
+    for item in fields(kind):
+        if isinstance(table.get(item.name), dict):
+            inner = next(sections(item))
+            yield from _tables(f"{name}.{item.name}", inner, table[item.name], given.get(item.name, {}))
+
+
+def _assignment(key: str, value: object) -> str:
+    return tomli_w.dumps({key: list(value) if isinstance(value, tuple) else value}).strip()
+
+
+def shipped_pipelines() -> str:
+    """Returns a line for each shipped pipeline and overlay: its name and the first line of its comment."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(SHIPPED.glob("*.toml"))}
+    lines = {name: f"  {name:20}{text.splitlines()[0].removeprefix('# ')}" for name, text in texts.items()}
+    pipelines = [name for name, text in texts.items() if "output" in tomllib.loads(text)]
+    overlays = [name for name in texts if name not in pipelines]
+    parts = ["pipelines: longmlm run NAME", *(lines[name] for name in pipelines)]
+    parts += ["overlays: longmlm run NAME OVERLAY", *(lines[name] for name in overlays)] if overlays else []
+    return "\n".join(parts)

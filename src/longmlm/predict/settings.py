@@ -1,0 +1,54 @@
+"""Settings of the predict command: the models, the text, what is masked in it, and how many tokens are shown."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.results import result_of
+from longmlm.settings.tables import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictConfig:
+    """Prints the likeliest tokens at the masks of a text, as predicted by one model or by several side by side.
+
+    For example: longmlm predict out/mine/release "She put the letter in her [MASK]." With a pipeline file in place of
+    models, these are its base model and the trained one.
+    """
+
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("model", "text")
+
+    model: tuple[str, ...] = ()
+    """Models, each a folder, a name on the hub or a run folder, whose best checkpoint is used. The last argument that
+    is no option is the text, those before it are models."""
+    text: str = ""
+    """Text with [MASK] or <mask> in place of each token to predict, for any model; or the path of a text file."""
+    mask: str | None = None
+    """Word of the text to mask: all of its tokens, which are shown one by one. It must be a whole word, except in
+    scripts without spaces."""
+    occurrence: int = 1
+    """With mask: which occurrence of the word to mask, counted from 1. The others stay visible."""
+    top_k: int = 5
+    """How many of the likeliest tokens to show at each mask."""
+
+    def __post_init__(self) -> None:
+        if not self.model or not self.text.strip():
+            missing = "a text" if self.model else "a model and a text"
+            raise ValueError(f'name {missing}, as in: longmlm predict MODEL "She put it in her [MASK]."')
+        if len(set(self.model)) < len(self.model):
+            raise ValueError("model names one model twice: name each once")
+        if self.top_k < 1:
+            raise ValueError("top_k must be at least 1")
+        if self.mask is not None and not self.mask.strip():
+            raise ValueError("mask must be a word of the text")
+        if self.occurrence < 1:
+            raise ValueError("occurrence must be at least 1, the first one")
+        if self.mask is None and self.occurrence != 1:
+            raise ValueError("occurrence has no effect without mask: remove it")
+
+    @staticmethod
+    def of_pipeline(pipeline: ResolvedPipeline, own: Table) -> dict[str, Any]:
+        """Returns the models of a pipeline: the base model, if there is one, and the run of the trained one."""
+        if own.get("model"):
+            return {}
+        return {"model": [*([pipeline.model] if pipeline.model else []), str(result_of(pipeline.pretrain))]}

@@ -1,0 +1,96 @@
+"""JSON Schemas of settings files, from the classes of settings: editors complete and check TOML files by them."""
+
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from longmlm.options import explanations, sections
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, stage_tables
+from longmlm.settings.tables import FILLED_IN, ONLY_OPTION, OVERLAY_OF, VALUES_OF, Table, default_of
+
+DRAFT = "http://json-schema.org/draft-07/schema#"  # the newest that TOML editors know
+NAMES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+NOTE = "No key is required: several files are merged in order, and options of the command line come last."
+
+
+def schema_text(kind: type, command: str) -> str:
+    """Returns the JSON Schema of the files with the settings of a command."""
+    head = {"$schema": DRAFT, "title": f"longmlm {command}"}
+    text = f"{_paragraph(kind)} {NOTE}"
+    return json.dumps({**head, **_table(kind, _derived(kind)), "description": text}, indent=1, ensure_ascii=False)
+
+
+def _derived(kind: type) -> Table:
+    """Returns what a pipeline derives from its base keys: the defaults of these settings are not those of stages."""
+    base = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")
+    return dict(stage_tables(base, {})) if issubclass(kind, ResolvedPipeline) else {}
+
+
+def _table(kind: Any, derived: Mapping[str, Any]) -> Table:
+    """Returns the schema of a table; the settings in `derived` have other values than the defaults of the class."""
+    texts, properties = explanations(kind), {}
+    for item in fields(kind):
+        if item.metadata.get(FILLED_IN) or item.name == ONLY_OPTION:
+            continue
+        inner = derived.get(item.name)
+        schema = _of_field(item, inner if isinstance(inner, Mapping) else {})
+        text = {"description": texts[item.name]} if item.name in texts else {}
+        default = {} if item.name in derived or any(sections(item)) else _default(item)
+        properties[item.name] = {**schema, **text, **default}
+    return {"description": _paragraph(kind), "type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _of_field(item: Field, derived: Mapping[str, Any]) -> Table:
+    if kind := item.metadata.get(OVERLAY_OF):
+        return {"type": "object", "additionalProperties": _table(kind, _derived(kind))}
+    if kind := item.metadata.get(VALUES_OF):
+        return _lists_of(_table(kind, _derived(kind)))
+    return _of_type(item.type, derived)
+
+
+def _of_type(annotation: Any, derived: Mapping[str, Any]) -> Table:
+    """Returns the schema of the TOML values of a type; TOML has no null, so None is no value."""
+    parts = [part for part in get_args(annotation) if part is not NoneType]
+    match get_origin(annotation):
+        case origin if origin in (Union, UnionType):
+            schemas = [_of_type(part, derived) for part in parts]
+            schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+        case origin if origin is Literal:
+            schema = {"type": "string", "enum": parts}
+        case origin if origin is dict:
+            schema = {"type": "object", "additionalProperties": _of_type(parts[1], {})}
+        case origin if origin is tuple:
+            schema = _array(_of_type(parts[0], {}), is_dataclass(parts[0]))
+        case _ if is_dataclass(annotation):
+            schema = _table(annotation, derived)
+        case _:
+            schema = {"type": NAMES[annotation]} if annotation in NAMES else {}
+    return schema
+
+
+def _array(items: Table, are_tables: bool) -> Table:
+    """Returns the schema of an array; for tables, also of one with numbers as keys, which changes an earlier array."""
+    if not are_tables:
+        return {"type": "array", "items": items}
+    numbered = {"patternProperties": {"^[0-9]+$": items}, "additionalProperties": False}  # these are for tables alone
+    return {"type": ["array", "object"], "items": items, **numbered}
+
+
+def _lists_of(schema: Table) -> Table:
+    """Returns the schema of tables in which each setting has a list of values to try."""
+    if "properties" not in schema:
+        text = {"description": schema["description"]} if "description" in schema else {}
+        return {**text, "type": "array", "items": schema, "minItems": 1}
+    return {**schema, "properties": {name: _lists_of(inner) for name, inner in schema["properties"].items()}}
+
+
+def _default(item: Field) -> Table:
+    default = default_of(item)
+    return {} if default is MISSING or default is None else {"default": default}
+
+
+def _paragraph(kind: type) -> str:
+    return " ".join((inspect.getdoc(kind) or "").split())
