@@ -154,6 +154,16 @@ def test_what_this_machine_cannot_do_stops_a_run_and_is_noted_by_a_plan(
     assert not machine_notes(settings(kind=PlanConfig))
 
 
+def test_columns_of_rows_that_training_does_not_read_are_noted(base: Path) -> None:
+    options = ("--prepare.recipe.pairs", "--prepare.recipe.packing", "doc-sentences")
+    options += ("--prepare.recipe.words", "rjieba", "--language", "zh")
+    pairs, words = machine_notes(settings(*options, kind=PlanConfig))
+    assert "set kind in [pretrain.recipe.pairs]" in pairs and "words = rjieba has no effect" in words
+    options += ("--pretrain.recipe.pairs.kind", "nsp", "--pretrain.recipe.masking.unit", "word")
+    assert not machine_notes(settings(*options, kind=PlanConfig))
+    assert not machine_notes(settings(*options[:7], "--until", "prepare", kind=PlanConfig))
+
+
 def cannot_publish(target) -> None:
     raise ReleaseError(f"{target.name}: no token")
 

@@ -184,7 +184,22 @@ def machine_errors(config: ResolvedPipeline) -> Iterator[UserError]:
 def machine_notes(config: ResolvedPipeline) -> list[str]:
     """Returns a line for each thing that this machine cannot do, or not check, and that the pipeline needs."""
     notes = [f"longmlm run would stop on this machine: {error}" for error in machine_errors(config)]
-    return [*notes, *filter(None, [sentences_note(config.release.recipe) if "release" in _stages(config) else ""])]
+    notes += [sentences_note(config.release.recipe)] if "release" in _stages(config) else []
+    return [*filter(None, notes), *unread_notes(config)]
+
+
+def unread_notes(config: ResolvedPipeline) -> Iterator[str]:
+    """Yields a line for each thing that prepare stores in rows and that training then does not read.
+
+    Other runs may read it, so it is no error.
+    """
+    rows, training = config.prepare.recipe, config.pretrain.recipe
+    if "pretrain" not in config.stages:
+        return
+    if rows.pairs and training.pairs is None:
+        yield "note: rows are prepared for pairs, but none are trained: set kind in [pretrain.recipe.pairs] to do so"
+    if rows.words and training.masking.unit == "token":
+        yield f"note: words = {rows.words} has no effect on masks of single tokens: set unit = word or span to use it"
 
 
 def _stages(config: ResolvedPipeline) -> dict[str, StageConfig]:

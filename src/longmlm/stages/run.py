@@ -25,6 +25,7 @@ from longmlm.folders import write_text
 from longmlm.planning.size import planned_sizes
 from longmlm.processes import exclusive_lock
 from longmlm.reports.evaluation import outcome
+from longmlm.runnable import unread_notes
 from longmlm.runtime.children import run_child
 from longmlm.runtime.launch_command import launch_command, search_path
 from longmlm.runtime.signals import stopped_by
@@ -51,6 +52,7 @@ def run(config: RunConfig) -> None:
         check_results(config)
         check_space(config)
         write_text(output / PIPELINE, f"{HEADER}{to_toml(replace(config, more_steps=None))}")
+        print(*(f"{note}\n" for note in unread_notes(config)), sep="", end="")
         if "pretrain" in config.stages:
             print(f"page of the training: {result_of(config.pretrain) / PAGE_FILE}", flush=True)
         adds_steps = config.more_steps is not None and not _are_steps_added(config)
