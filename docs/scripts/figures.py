@@ -119,14 +119,14 @@ def tasks() -> list[str]:
 
 
 def minilm(language: int = 0) -> list[str]:
-    """Returns README's table of accuracies of MiniLM at 1536 positions, in English or (1) Chinese."""
+    """Returns README's table of accuracies of MiniLM at 1536 positions, in English (0) or Chinese (1)."""
     measured = _whole_row(data("recorded")["minilm_1536"]["blocks"]["whole row"])
     cells = [[names[language], _with_error(measured[view])] for view, names in READ.items()]
     return _table(f"| {('accuracy of', '准确率')[language]} | % |", "|---|---:|", cells)
 
 
 def pays(language: int = 0) -> list[str]:
-    """Returns README's table of what whole rows gain over chunks of the same model, by where else the token is."""
+    """Returns README's table of the gain of whole rows over chunks, by where else in the row the token occurs."""
     cells = []
     for one in data("recorded")["where_longer_context_helps"][:-1]:
         gain = _points(one["models"]["fitted, full attention"]["whole_minus_own_chunks"])
@@ -160,12 +160,12 @@ READ = {
 GAIN = (
     ("the masked token also occurs", "被遮盖的 token 还出现在"),
     ("share of tokens", "占 token 的比例"),
-    ("gain in points", "提高（百分点）"),
+    ("gain (percentage points)", "提高（百分点）"),
 )
 PLACES = {
     "in its chunk": ("in its chunk", "本段之内"),
     "elsewhere only": ("only elsewhere in the row", "只在同一行的其他段"),
-    "nowhere": ("nowhere in the row", "同一行中没有"),
+    "nowhere": ("nowhere else in the row", "同一行的其他位置都没有"),
 }
 TABLES: dict[str, Callable[[], list[str]]] = {
     "lost": lost,
