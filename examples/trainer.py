@@ -1,12 +1,11 @@
 """Trains a long model with transformers' Trainer on the rows, masks and batches of longmlm.
 
-For those who have training code of their own. Make the rows and the long model with `longmlm run mine.toml --until
-prepare`; then
+Make the rows and the long model with `longmlm run mine.toml --until prepare`. Then
 
     python examples/trainer.py out/mine/rows out/mine/long trained --steps 3000
 
-makes the updates of `longmlm pretrain` with the same settings: in fp32 and without dropout, the losses are the same up
-to rounding. The comments say what that takes. The trained model is written to trained/model.
+makes the same updates as `longmlm pretrain` with the same settings: in fp32 and without dropout, the losses are equal
+up to rounding. Comments below explain what this needs. The trained model is written to trained/model.
 """
 
 import argparse
@@ -20,16 +19,16 @@ from longmlm.settings.masking import Masking
 
 
 def main() -> None:
-    """Trains, and writes trainer_state.json, with every loss, and a stock model."""
+    """Trains, and writes a stock model and trainer_state.json, which has the loss of each step."""
     options = arguments()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     model = AutoModelForMaskedLM.from_pretrained(options.model, dtype=torch.float32)
-    if options.dropout is not None:  # of BERT and RoBERTa; other families have other names for it
+    if options.dropout is not None:  # names in BERT and RoBERTa; other families have other names
         dropout = {"hidden_dropout_prob": options.dropout, "attention_probs_dropout_prob": options.dropout}
         model = AutoModelForMaskedLM.from_pretrained(options.model, dtype=torch.float32, **dropout)
 
-    # Rows in the order of longmlm's loop, with its masks, in batches that are ready for the model; as many as the run
-    # needs, so that for the Trainer it is a single epoch, and no step is smaller than the others.
+    # Batches of masked rows in the order of longmlm's loop. There are as many as the run needs: the Trainer then trains
+    # for a single epoch, in which all steps have the same size.
     batches = longmlm.read_rows(
         options.rows,
         tokenizer,
@@ -68,7 +67,7 @@ def loss_of_step(
 ) -> torch.Tensor:
     """Returns this batch's part of the mean over all selected tokens of the step.
 
-    The loss of most masked language models in transformers is the mean over a batch instead, whatever is accumulated.
+    Most masked language models in transformers compute the mean over each batch, even if batches are accumulated.
     """
     logits = outputs["logits"].flatten(0, 1).float()
     return cross_entropy(logits, labels.flatten(), ignore_index=-100, reduction="sum") / num_items_in_batch
@@ -77,9 +76,9 @@ def loss_of_step(
 def optimizer_and_schedule(
     model: torch.nn.Module, options: argparse.Namespace
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """Returns AdamW with RoBERTa's constants, which decays matrices only, and a linear warm-up and decay.
+    """Returns AdamW with RoBERTa's constants and weight decay for matrices only, and linear warm-up and decay.
 
-    The first step has a positive rate, the last one too; the schedules of transformers start at zero.
+    The rate is positive in the first and in the last step, whereas the schedules of transformers start at zero.
     """
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
@@ -95,7 +94,7 @@ def optimizer_and_schedule(
 
 
 def arguments() -> argparse.Namespace:
-    """Returns the options of the command line; their names are those of settings of longmlm where these exist."""
+    """Returns the options of the command line, named like longmlm's settings where these exist."""
     parser = argparse.ArgumentParser(description="Trains a long model with transformers' Trainer.")
     parser.add_argument("rows", help="folder of packed rows")
     parser.add_argument("model", help="the long model")

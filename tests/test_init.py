@@ -14,7 +14,7 @@ from transformers import AutoModel
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.errors import UserError
 from longmlm.hubs.weight_names import weight_names
-from longmlm.pipeline_files import Described, described, init
+from longmlm.pipeline_files import ModelFacts, described, init
 from longmlm.settings.pipeline import Pipeline
 from tests.support.commands import command
 from tests.support.extras import sentence_folder
@@ -53,9 +53,9 @@ def base(model: str, length: int = 40, **more: object) -> Pipeline:
 
 
 def test_a_head_a_sentence_encoder_and_a_licence_are_recognized(folder: Path) -> None:
-    assert described(base("bert")) == Described(NUM_POSITIONS, has_head=True)
+    assert described(base("bert")) == ModelFacts(NUM_POSITIONS, has_head=True)
     (folder / "sentences" / "README.md").write_text("---\nlicense: mit\n---\n", encoding="utf-8")
-    assert described(base("sentences")) == Described(NUM_POSITIONS, False, True, "mit")
+    assert described(base("sentences")) == ModelFacts(NUM_POSITIONS, False, True, "mit")
     assert described(base("sentences", NUM_POSITIONS, extension=False)).has_head is False
 
 
@@ -101,7 +101,7 @@ def test_the_second_file_reads_the_same_fields_and_bundled_names_stay(folder: Pa
 def test_a_missing_corpus_is_noted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     init(["--model", "bert", "--corpus", "later/*.jsonl", "--length", "40"])
     [note] = capsys.readouterr().err.splitlines()
-    assert note.startswith("note: later/*.jsonl: no such file") and "needs it when it runs" in note
+    assert note.startswith("note: later/*.jsonl: no such file") and "needs its corpus when it runs" in note
 
 
 @pytest.fixture

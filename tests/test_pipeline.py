@@ -209,7 +209,7 @@ def test_a_new_model_needs_no_base_model(tmp_path: Path) -> None:
         ("lenght = 3", "unknown key lenght, did you mean length?"),
         ("num_steps = 3", "unknown key num_steps, did you mean pretrain.recipe.num_steps?"),
         ("[pretain.recipe]\nnum_steps = 3", "unknown key pretain, did you mean pretrain?"),
-        ("[compare]\nseeds = [1]", "compare is only for longmlm compare: put this table into a file of its own"),
+        ("[compare]\nseeds = [1]", "compare is only for longmlm compare: move this table to a separate file"),
         ("[recipe]\nnum_steps = 3", "unknown key recipe, did you mean "),
         ("pretrain.recipe.num_steps = 0", "pretrain.recipe: num_steps"),
         ("pretrain = 3", "pretrain: "),

@@ -50,7 +50,7 @@ def settings(*options: str, model: str = "roberta", kind: type = ResolvedPipelin
         ("roberta", (*WINDOW, *POOLED), "the model has global tokens"),
         ("albert", WINDOW, "exported as a Longformer, and this one cannot be: Longformer has no albert layers"),
         ("sentences", POOLED, r"already has sentence-transformers modules \(1_Pooling, 2_Dense"),
-        ("roberta", (*TO_HUB, "--release.card.license", "Apache 2"), "'Apache 2' is no identifier that a hub knows"),
+        ("roberta", (*TO_HUB, "--release.card.license", "Apache 2"), "'Apache 2' is not an identifier of a licence"),
         (
             "roberta",
             (*TO_HUB, "--release.card.license", "mit", "--release.card.languages", "english"),

@@ -19,7 +19,7 @@ from longmlm.settings.pipeline import Pipeline, ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.shipped import SHIPPED
-from longmlm.settings.tables import ONLY_OPTION
+from longmlm.settings.tables import OPTION_ONLY
 from tests.support.prepare_settings import PREPARE
 from tests.support.tiny import ENDLESS_PIPELINE, PIPELINE
 
@@ -114,9 +114,9 @@ def test_arms_are_overlays_and_a_search_has_lists() -> None:
 def test_it_explains_every_setting_by_its_docstring() -> None:
     described = dict(_described(json.loads(schema_text(PretrainConfig, "pretrain"))))
     names = {name for name, _ in named_fields(PretrainConfig)}
-    assert described.keys() == names - {ONLY_OPTION}
+    assert described.keys() == names - {OPTION_ONLY}
     texts = explanations(PretrainConfig)
-    assert all(described[name] == texts[name] for name in texts if name != ONLY_OPTION)
+    assert all(described[name] == texts[name] for name in texts if name != OPTION_ONLY)
     assert described["recipe.num_steps"].startswith("Number of optimizer updates")
 
 
@@ -143,7 +143,7 @@ def test_the_command_prints_the_schema_of_each_command(command: str, monkeypatch
     schema = json.loads(capsys.readouterr().out)
     assert schema["title"] == f"longmlm {command}"
     kind = COMMANDS.get(command, ResolvedPipeline)
-    assert schema["properties"].keys() == {item.name for item in fields(kind)} - {"tables", ONLY_OPTION}
+    assert schema["properties"].keys() == {item.name for item in fields(kind)} - {"tables", OPTION_ONLY}
 
 
 def test_without_a_command_it_is_that_of_pipeline_files(monkeypatch, capsys) -> None:

@@ -1,4 +1,4 @@
-"""Extends masked language models to longer inputs: `run` runs a pipeline; the other functions work in memory.
+"""The Python API: `run` runs a pipeline, `read_rows` reads packed rows, the other functions work in memory.
 
 They are imported on first use, so that `import longmlm` takes no time and changes nothing.
 """

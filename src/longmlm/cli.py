@@ -50,13 +50,13 @@ COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": RunConfig, **WINGS, **ST
 MODULES = {"plan": "planning.command", **{wing: f"{wing}.command" for wing in WINGS}}  # the others are in stages
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
-    "launch-config": "Prints the file of a launch or a cluster's job: longmlm launch-config ddp > ddp.yaml",
+    "launch-config": "Prints the file of a launch or of a cluster's job: longmlm launch-config ddp > ddp.yaml",
     "pipelines": "Lists the shipped pipelines and overlays, whose names run takes in place of files",
-    "schema": "Prints the JSON Schema by which editors complete and check pipeline files, or the files of a command",
+    "schema": "Prints the JSON Schema with which editors complete and check pipeline files, or a command's files",
     "completion": "Prints a script that completes commands, options and pipelines in bash, zsh or fish",
 }
 PIPELINE = "pipeline"  # the files of run, plan and other commands
-CHOICES = {
+USAGES = {
     "launch-config": "NAME > FILE",
     "pipelines": "",
     "schema": f"[{PIPELINE}|COMMAND]",
@@ -109,13 +109,13 @@ def main(stage: str | None = None) -> None:
 
 
 def _print(command: str, arguments: Sequence[str]) -> None:
-    """Runs a command without settings, which prints something for a file or a shell."""
+    """Runs a command that has no settings of its own and prints text for a file or a shell."""
     if command != "init" and arguments[:1] in (["-h"], ["--help"]):
-        print(f"usage: longmlm {command} {CHOICES[command]}".rstrip(), OTHERS[command], sep="\n\n")
+        print(f"usage: longmlm {command} {USAGES[command]}".rstrip(), OTHERS[command], sep="\n\n")
         if command == "launch-config":
-            from longmlm.runtime.launch_command import described_launches  # not needed by other commands
+            from longmlm.runtime.launch_command import launch_descriptions  # not needed by other commands
 
-            print("", described_launches(), sep="\n")
+            print("", launch_descriptions(), sep="\n")
         return
     match command:
         case "init":
@@ -128,22 +128,22 @@ def _print(command: str, arguments: Sequence[str]) -> None:
             from longmlm.runtime.launch_command import launch_file, launch_files
 
             if len(arguments) != 1:
-                raise ConfigError(f"longmlm {command} takes one name: {', '.join(launch_files())}")
+                raise ConfigError(f"longmlm {command} takes one name: choose one of {', '.join(launch_files())}")
             print(launch_file(arguments[0]).rstrip("\n"))
         case "pipelines":
             from longmlm.pipeline_files import shipped_pipelines
 
-            _word(command, arguments, ())
+            _only_argument(command, arguments, ())
             print(shipped_pipelines())
         case "schema":
             from longmlm.schema import schema_text
 
-            name = _word(command, arguments, (PIPELINE, *COMMANDS)) or PIPELINE
+            name = _only_argument(command, arguments, (PIPELINE, *COMMANDS)) or PIPELINE
             print(schema_text(COMMANDS["run" if name == PIPELINE else name], name))
         case "completion":
             from longmlm.completion import SHELLS, completion_script
 
-            if (shell := _word(command, arguments, SHELLS)) is None:
+            if (shell := _only_argument(command, arguments, SHELLS)) is None:
                 raise ConfigError(f"name a shell: {', '.join(f'longmlm completion {name}' for name in SHELLS)}")
             from longmlm.runtime.launch_command import launch_files
 
@@ -151,20 +151,20 @@ def _print(command: str, arguments: Sequence[str]) -> None:
             print(completion_script(shell, COMMANDS | {"init": Pipeline}, words, _descriptions()))
 
 
-def _word(command: str, arguments: Sequence[str], known: Collection[str]) -> str | None:
-    """Returns the only argument of a command, None without one; raises ConfigError for more, and for an unknown one."""
+def _only_argument(command: str, arguments: Sequence[str], known: Collection[str]) -> str | None:
+    """Returns the only argument of a command, or None; raises ConfigError for a second one or an unknown one."""
     if len(arguments) > min(1, len(known)):
         takes = "takes one argument" if known else "takes no arguments"
         raise ConfigError(f"longmlm {command} {takes}: remove {arguments[-1]}")
     if arguments and arguments[0] not in known:
         near = difflib.get_close_matches(arguments[0], known, n=1)
         hint = f", did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"longmlm {command} {arguments[0]}: unknown{hint}: choose one of {', '.join(known)}")
+        raise ConfigError(f"longmlm {command} {arguments[0]}: unknown argument{hint}: choose one of {', '.join(known)}")
     return arguments[0] if arguments else None
 
 
 def _descriptions() -> dict[str, str]:
-    """Returns what each command does, in a line."""
+    """Returns a description of each command in one line."""
     return {**{name: (kind.__doc__ or "").partition("\n")[0] for name, kind in COMMANDS.items()}, **OTHERS}
 
 

@@ -1,4 +1,4 @@
-"""Completion for shells: a script that knows all commands, options, their choices, and the shipped pipelines."""
+"""Shell completion: a script that completes all commands, options, their choices and the shipped pipelines."""
 
 import argparse
 import re
@@ -36,7 +36,7 @@ def completion_script(
 ) -> str:
     """Returns the script for bash, zsh or fish that completes the arguments of longmlm without starting Python.
 
-    `commands` have settings, whose options are completed, and take files; other commands take one of their `words`.
+    Each of `commands` takes files, and options for its settings; each other command takes one of its `words`.
     """
     import shtab
 
@@ -45,12 +45,12 @@ def completion_script(
     subparsers = parser.add_subparsers()
     files = {"bash": "_longmlm_files", "zsh": "_longmlm_files", "fish": "(_longmlm_files)"}
     for name, description in descriptions.items():
-        own = subparsers.add_parser(name, help=_beginning(description), description=_beginning(description))
+        own = subparsers.add_parser(name, help=_first_clause(description), description=_first_clause(description))
         if name in commands:
             argument: Any = own.add_argument("files", nargs="*", help="file or pipeline")
             argument.complete = files
             for option in _options(commands[name]):
-                _add(own, option, shtab.FILE)
+                _add_option(own, option, shtab.FILE)
         elif name in words:
             own.add_argument("word", nargs="?", choices=list(words[name]))
     names = " ".join(sorted(path.stem for path in SHIPPED.glob("*.toml")))
@@ -65,8 +65,8 @@ def _options(kind: type) -> Iterator[Option]:
     yield from found.values()
 
 
-def _add(parser: argparse.ArgumentParser, option: Option, any_file: Any) -> None:
-    text = _beginning(option.help).replace("%", "%%")
+def _add_option(parser: argparse.ArgumentParser, option: Option, any_file: Any) -> None:
+    text = _first_clause(option.help).replace("%", "%%")
     if option.kind is bool:
         parser.add_argument(option.name, negation(option.name), action="store_true", help=text)
         return
@@ -78,6 +78,6 @@ def _add(parser: argparse.ArgumentParser, option: Option, any_file: Any) -> None
         action.complete = any_file
 
 
-def _beginning(text: str) -> str:
-    """Returns the first clause of a help text, which is all that a menu has room for."""
+def _first_clause(text: str) -> str:
+    """Returns the first clause of a help text, since a menu has room for little more."""
     return re.split(r"[.:;](?: |$)|, such as | \((?:default|optional|required)", text, maxsplit=1)[0]

@@ -21,7 +21,7 @@ from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, redacted_address
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
-from longmlm.settings.tables import ONLY_OPTION, Table, merged, nested, table_at, table_of, with_home
+from longmlm.settings.tables import OPTION_ONLY, Table, merged, nested, table_at, table_of, with_home
 from longmlm.training.run_folder import likely_best_checkpoint
 from longmlm.validation import adapter_of, json_of, problem, validated
 
@@ -44,22 +44,23 @@ def parse(
     """Returns the settings from TOML files, merged in order and overridden by `--section.field value` options.
 
     The files describe the stage, or a pipeline from which its settings are derived; the options are the stage's, and
-    those of a pipeline's keys that the stage does not have. Both override `defaults`. A class with ARGUMENTS, names of
-    settings, takes their values among the files too: the last value is for the last name, the others for the first.
+    those of a pipeline's keys that the stage does not have. Both override `defaults`. A class may name
+    settings in ARGUMENTS, whose values stand among the files: the last value is for the last name, the others for the
+    first name.
     Raises ConfigError with the file or option, the key, and the key that was probably meant.
     """
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     words, options, usage = arguments[:split_at], arguments[split_at:], "[FILE.toml ...]"
     paths = [_path(name) for name in words]
     if names := getattr(kind, "ARGUMENTS", ()):
-        others = [name for name, path in zip(words, paths, strict=True) if not _is_file_name(path)]
-        paths, usage = [path for path in paths if _is_file_name(path)], f"{usage} {_usage(names)}"
+        others = [name for name, path in zip(words, paths, strict=True) if not _is_toml_path(path)]
+        paths, usage = [path for path in paths if _is_toml_path(path)], f"{usage} {_usage(names)}"
         options = [*_named_arguments(names, others), *options]
     content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
-    if any(ONLY_OPTION in table for table in (content, table_at(content, STAGES[PretrainConfig]))):
-        option = f"--{ONLY_OPTION.replace('_', '-')}"
+    if any(OPTION_ONLY in table for table in (content, table_at(content, STAGES[PretrainConfig]))):
+        option = f"--{OPTION_ONLY.replace('_', '-')}"
         raise ConfigError(
-            f"{_names_of(paths)}: {ONLY_OPTION}: remove it, and give {option} N when steps are to be added"
+            f"{_names_of(paths)}: {OPTION_ONLY}: remove it, since a file would add steps each time; pass {option} N"
         )
     tables = merged(content, _given(kind, content, options, f"{program} {usage}"))
     try:
@@ -74,8 +75,8 @@ def parse(
         raise ConfigError(options_missing + hint) from None
 
 
-def _is_file_name(path: Path) -> bool:
-    """Returns whether an argument names a TOML file, and is no text that happens to end like one."""
+def _is_toml_path(path: Path) -> bool:
+    """Returns whether an argument names a TOML file; a text with spaces may end in .toml too."""
     return path.suffix == ".toml" and (not re.search(r"\s", str(path)) or path.is_file())
 
 
@@ -85,7 +86,7 @@ def _usage(names: Sequence[str]) -> str:
 
 
 def _named_arguments(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Returns options for arguments without a name: the last one has the last name, those before it the first."""
+    """Returns positional arguments as options: the last one with the last name, the others with the first name."""
     *lists, name = names
     if len(words) > 1 and not lists:
         raise ConfigError(f"{' and '.join(words)} are both {name}: name one")
@@ -109,8 +110,8 @@ def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> T
 def pipeline_of(parts: Sequence[str | Path | Mapping[str, Any]], overrides: Mapping[str, Any]) -> ResolvedPipeline:
     """Returns the pipeline that TOML files, names of shipped pipelines and tables describe, merged in order.
 
-    `overrides` come last; a key may be a dotted name, such as pretrain.recipe.num_steps. Raises ConfigError with all
-    errors in one line.
+    `overrides` are merged last; a key may be a dotted name, such as pretrain.recipe.num_steps. Raises ConfigError with
+    all errors in one line.
     """
     tables = (part if isinstance(part, Mapping) else _toml(_path(str(part))) for part in parts)
     content = functools.reduce(merged, [*tables, nested(overrides)], {})
@@ -122,7 +123,7 @@ def pipeline_of(parts: Sequence[str | Path | Mapping[str, Any]], overrides: Mapp
 
 
 def base_options(kind: Any, content: Table) -> list[Option]:
-    """Returns the options for a pipeline's own keys that a command takes with the file of one; none without such."""
+    """Returns the options for a pipeline's base keys, if the command takes pipeline files."""
     if kind not in STAGES and not hasattr(kind, "of_pipeline"):
         return []
     unused = {"until"} if kind is PretrainConfig else {"until", "launch"}

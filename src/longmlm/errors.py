@@ -68,10 +68,9 @@ class RankError(TrainingError):
 
 
 class PipelineError(UserError):
-    """A pipeline that did not reach its end: what the stage that failed printed as its error, or how it ended.
+    """A pipeline in which a stage failed or was stopped; the message is the error that the stage printed.
 
-    `exit_code` is that of `longmlm run`: 2 for an error that the user can fix, 128 + a signal's number if one stopped
-    it.
+    `exit_code` is that of `longmlm run`: 2 for an error that the user can fix, 128 + the signal's number for a signal.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:

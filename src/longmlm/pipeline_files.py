@@ -1,4 +1,4 @@
-"""Pipeline files: the one that `init` prints, with what is known of its model, and those that come with the package."""
+"""Pipeline files: the one that `init` prints for a model, and those that come with the package."""
 
 import shlex
 import sys
@@ -36,7 +36,7 @@ SCHEMA = (
 )
 HEAD = f"""\
 #:schema ./{SCHEMA}
-# Editors with support for TOML complete and check this file once that schema is beside it: longmlm schema > {SCHEMA}
+# Editors with TOML support complete and check this file if its schema is in the same folder: longmlm schema > {SCHEMA}
 #
 # {Pipeline.__doc__}
 # Run it with: longmlm run FILE"""
@@ -45,12 +45,12 @@ NOTE = (
 )
 DEFAULTS = Pipeline.__dataclass_fields__
 OF_TEXT = ("language", "text_field", "text_fields")  # base keys that both files of a model without a head have
-RELEASED = ("weights", "sentence_transformer", "onnx", "allow_unrecovered")  # what users change of a release
+RELEASED = ("weights", "sentence_transformer", "onnx", "allow_unrecovered")  # settings of a release that the file lists
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """What is known of a base model before its weights are read; None stands for what is not known."""
+class ModelFacts:
+    """Facts about a base model that are known without reading its weights; None means unknown."""
 
     num_positions: int | None = None
     has_head: bool | None = None
@@ -59,38 +59,37 @@ class Described:
 
 
 def init(arguments: Sequence[str]) -> str:
-    """Returns a pipeline file for what the options describe, after checking that; prints notes on what is not checked.
+    """Returns a pipeline file with the base keys from the options, after checking them; may print notes.
 
-    For a model without an MLM head that is to be extended, the file is that of the first step, which trains a head.
+    For a model without an MLM head that is to be extended, it is the first of two files, which trains a head.
     """
     base = parse(Pipeline, arguments, "longmlm init", {"output": "out/mine"})
-    return pipeline_file(base, described(base))
+    return pipeline_file(base, model_facts(base))
 
 
-def described(base: Pipeline) -> Described:
-    """Returns what is known of the model of a pipeline that is about to be described in a file.
+def model_facts(base: Pipeline) -> ModelFacts:
+    """Returns facts about the model of a pipeline; checks the language, the length and the model.
 
-    Raises a UserError if the model, the language or the length is unusable. A model on a hub that does not respond is
-    not checked, and a corpus may still be missing: a note says so.
+    Raises a UserError if one of them is unusable. If the hub does not respond or the corpus is missing, prints a note.
     """
     check_language(base.language)
     try:
         files_of(base.corpus)
     except DataError as error:
-        _note(f"{error}; the pipeline needs it when it runs")
+        _note(f"{error}; the pipeline needs its corpus when it runs")
     if base.model is None:
-        return Described()
+        return ModelFacts()
     try:
-        return _described_model(base, likely_best_checkpoint(bundled_resolved(base.model)))
+        return _facts_of_model(base, likely_best_checkpoint(bundled_resolved(base.model)))
     except (ModelUnavailableError, UnavailableError) as error:
-        _note(f"the model is not checked now, but when the pipeline is planned or run: {error}")
-        return Described()
+        _note(f"the model was not checked; longmlm plan and longmlm run will check it: {error}")
+        return ModelFacts()
 
 
-def _described_model(base: Pipeline, name: str) -> Described:
+def _facts_of_model(base: Pipeline, name: str) -> ModelFacts:
     shown, config = base.model or "", config_of_model(name, base.revision, needs_weights=False)
     if config is None or (num_positions := positions_of(config, shown)) is None:
-        return Described()
+        return ModelFacts()
     provenance = read_provenance(name) if Path(name).is_dir() else Provenance()
     if base.extension:
         recipe = ExtendRecipe(num_positions=base.length)
@@ -104,17 +103,17 @@ def _described_model(base: Pipeline, name: str) -> Described:
         is_sentence_encoder = file_of_model(name, base.revision, MODULES) is not None
         source = ModelSource(name=name, revision=None if Path(name).is_dir() else commit_of(name, base.revision))
         licence = licence_of(None, provenance.of_run(source)).identifier
-    return Described(num_positions, found_head, is_sentence_encoder, licence)
+    return ModelFacts(num_positions, found_head, is_sentence_encoder, licence)
 
 
 def _note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
-def pipeline_file(base: Pipeline, about: Described = Described()) -> str:
+def pipeline_file(base: Pipeline, about: ModelFacts = ModelFacts()) -> str:
     """Returns a pipeline file with these base keys; the recommended settings of the stages are commented out.
 
-    The docstring of each setting stands above it. If the model has no MLM head, the file trains a new one.
+    The docstring of each setting is a comment above it. If the model has no MLM head, the file trains a new one.
     """
     given: Table = {"pretrain": {"start": {"new_head": True}}} if about.has_head is False else {}
     lines = [HEAD]
@@ -142,11 +141,11 @@ def pipeline_file(base: Pipeline, about: Described = Described()) -> str:
     return "\n".join(lines).replace(f"{PACKAGE / 'bundled'}/", BUNDLED)
 
 
-def _two_steps(base: Pipeline, about: Described) -> Iterator[str]:
-    """Yields comments on a model without an MLM head: what this file does, and the command for the second one."""
+def _two_steps(base: Pipeline, about: ModelFacts) -> Iterator[str]:
+    """Yields comments for a model without an MLM head: what this file does, and the command for the second file."""
     kind = "a sentence encoder without an MLM head" if about.is_sentence_encoder else "an encoder without an MLM head"
-    yield f"# {base.model} is {kind}. It can be extended to {base.length} positions once a head is trained, so this"
-    yield f"# is the first of two files: it trains a new head at the model's own {about.num_positions} positions. Then:"
+    yield f"# {base.model} is {kind}. It can be extended to {base.length} positions once it has one, so this is"
+    yield f"# the first of two files: it trains a head at the model's own {about.num_positions} positions. The second:"
     options = {"model": f"{base.output}/release", "corpus": base.corpus, "length": base.length}
     options |= {name: value for name in OF_TEXT if (value := getattr(base, name)) != DEFAULTS[name].default}
     options |= {"output": f"{base.output}-{base.length}"}

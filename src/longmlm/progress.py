@@ -55,10 +55,10 @@ def dated_line(text: str) -> None:
 class Progress(AbstractContextManager["Progress"]):
     """Progress of `name` from `initial` to `total` units; prints nothing unless `is_shown`.
 
-    A terminal has one bar at a time: an inner one, as of an evaluation during training, hides the outer one meanwhile.
+    A terminal shows one bar at a time: the bar of an evaluation hides that of the training around it.
     """
 
-    bars: ClassVar[list["Progress"]] = []  # those on the terminal, the innermost last
+    bars: ClassVar[list["Progress"]] = []  # bars on the terminal, the visible one last
 
     def __init__(self, name: str, total: int, unit: str, initial: int = 0, is_shown: bool = True) -> None:
         from tqdm import tqdm  # reads its environment when it is imported
@@ -121,7 +121,7 @@ class Progress(AbstractContextManager["Progress"]):
             self.advance()
 
     def move_to(self, done: int, text: str = "") -> None:
-        """Sets the number of units done, and the text after the bar if there is one; off a terminal, prints nothing."""
+        """Sets the number of units done and, unless empty, the text after the bar; prints nothing off a terminal."""
         if text:
             self.bar.bar_format = WITH_TEXT
             self.bar.set_postfix_str(text, refresh=False)

@@ -1,4 +1,4 @@
-"""What would stop the release of a pipeline and is known before training: licence, positions, window, modules, size."""
+"""Checks before training that the result can be released: licence, positions, window, modules, size."""
 
 import re
 from types import SimpleNamespace
@@ -18,15 +18,15 @@ MAX_ONNX_BYTES = 2**31 - 2**25  # of weights: Protocol Buffers files are limited
 
 
 def check_releasable(config: ResolvedPipeline, model: str | None) -> None:
-    """Raises a UserError if the release stage would refuse what the other stages make of a base model."""
+    """Raises a UserError if the release stage would refuse the model that the other stages make."""
     release, revision = config.release, config.revision if config.extend else config.pretrain.start.revision
     if release.publish and release.target().is_hub:
         _check_card(config, model)
     extension = _extension(config, model)
     if release.recipe.num_positions is not None and (extension is None or extension.mode != "generated"):
         raise PositionsError(
-            "release.recipe.num_positions needs extend.recipe.mode = generated: any other model has the positions that "
-            "were trained; remove it"
+            "release.recipe.num_positions needs extend.recipe.mode = generated, since other models have only the "
+            "positions that were trained: remove it"
         )
     described = None if model is None else config_of_model(model, revision, needs_weights=False)
     if extension and extension.attention_window is not None:
@@ -40,18 +40,18 @@ def check_releasable(config: ResolvedPipeline, model: str | None) -> None:
 
 
 def _extension(config: ResolvedPipeline, model: str | None) -> Extension | None:
-    """Returns how the model is, or was, extended; its number of base positions is not known here."""
+    """Returns how the model will be or was extended; base_positions is 0, since it is not known here."""
     if config.extend and config.extend.recipe.num_positions is not None:
         return Extension.of(config.extend.recipe, ModelSource(name=str(model)), 0)
     return read_provenance(model).extension if model is not None and is_folder(model) else None
 
 
 def _check_card(config: ResolvedPipeline, model: str | None) -> None:
-    """Raises a UserError if a hub would refuse the card for its licence or languages, or would find no licence."""
+    """Raises a UserError if a hub would refuse the card for its languages, or for a wrong or missing licence."""
     card, about = config.release.card, Provenance()
     if card.license is not None and not LICENCE.fullmatch(card.license):
         raise ConfigError(
-            f"release.card.license = {card.license!r} is no identifier that a hub knows: write one such as apache-2.0, "
+            f"release.card.license = {card.license!r} is not an identifier of a licence: write one such as apache-2.0, "
             "or other"
         )
     for language in card.languages:
@@ -67,7 +67,7 @@ def _check_card(config: ResolvedPipeline, model: str | None) -> None:
 
 
 def _check_window(extension: Extension, recipe: ReleaseRecipe, described: SimpleNamespace | None) -> None:
-    """Raises ReleaseError for what cannot be written for a model with a window, unless it covers all positions."""
+    """Raises ReleaseError for files that cannot be written, if the window does not cover all positions."""
     window, num_global = extension.attention_window or 0, extension.num_global_tokens
     if window + num_global >= extension.num_positions - 1:
         return
@@ -77,7 +77,7 @@ def _check_window(extension: Extension, recipe: ReleaseRecipe, described: Simple
 
 
 def check_window_files(num_global: int, recipe: ReleaseRecipe) -> None:
-    """Raises ReleaseError for files that cannot be written for a model with a window and so many global tokens."""
+    """Raises ReleaseError for files that cannot be written for a model with a window and `num_global` tokens."""
     if recipe.onnx:
         raise ReleaseError("ONNX files cannot be written for a model with a window: remove recipe.onnx")
     if num_global and recipe.sentence_transformer:
@@ -88,7 +88,7 @@ def check_window_files(num_global: int, recipe: ReleaseRecipe) -> None:
 
 
 def window_problem(problem: str) -> str:
-    """Returns the message about a model with a window that Longformer cannot compute."""
+    """Returns the error message for a model with a window that cannot be exported as a Longformer."""
     return (
         f"a model with a window is exported as a Longformer, and this one cannot be: {problem}. Extend the base model "
         "without attention_window"
@@ -96,7 +96,7 @@ def window_problem(problem: str) -> str:
 
 
 def onnx_problem(num_bytes: int) -> str:
-    """Returns the message about a model that is too large for ONNX."""
+    """Returns the error message for a model that is too large for ONNX."""
     return (
         f"onnx/mlm.onnx would have {num_bytes / 1e9:.1f} GB, and its format is limited to 2 GB: set recipe.onnx = false"
     )

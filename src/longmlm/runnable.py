@@ -21,7 +21,7 @@ from longmlm.model.families import (
     num_usable_positions,
 )
 from longmlm.releasable import check_releasable
-from longmlm.runtime.launch_command import launch_command, named_processes, starts_deepspeed
+from longmlm.runtime.launch_command import launch_command, launched_processes, starts_deepspeed
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.pipeline import ResolvedPipeline, RunConfig, StageConfig, StageName
 from longmlm.settings.prepare import PrepareConfig
@@ -46,22 +46,24 @@ def check_runnable(config: ResolvedPipeline) -> None:
 
 
 def check_can_continue(config: ResolvedPipeline) -> None:
-    """Raises a UserError if steps are to be added to a run that has not finished, or whose inputs are gone."""
+    """Raises a UserError if --more-steps is given for a run that has not finished, or whose inputs are gone."""
     if not isinstance(config, RunConfig) or config.more_steps is None:
         return
     if "pretrain" not in config.stages:
-        raise ConfigError(f"--more-steps adds steps to pretrain, but until = {config.until} ends before it: remove it")
+        raise ConfigError(
+            f"--more-steps adds steps to pretrain, but until = {config.until} ends before pretrain: remove one of them"
+        )
     continuations_of(replace(config.pretrain, more_steps=config.more_steps), newest_state(Path(config.pretrain.run)))
     for name in ("extend", "prepare"):
         if name in config.stages and not is_complete(config.stages[name]):
             raise FolderError(
-                f"--more-steps continues a run on the same rows, with the same base, but {name}'s result "
+                f"--more-steps continues a run with the same rows and the same extended model, but {name}'s result "
                 f"{result_of(config.stages[name])} is gone: restore it, or name another output to start over"
             )
 
 
 def stages_to_run(config: ResolvedPipeline) -> Iterator[StageConfig]:
-    """Yields the stages that have no result yet, and the evaluation of a run to which steps are added."""
+    """Yields the stages that have no result yet; with --more-steps, also evaluate, which runs again."""
     is_continued = isinstance(config, RunConfig) and config.more_steps is not None
     for stage in config.stages.values():
         if not result_of(stage).exists() or (is_continued and isinstance(stage, EvaluateConfig)):
@@ -73,7 +75,7 @@ def _check_training(config: ResolvedPipeline) -> None:
     if config.pretrain.dry_run:
         raise ConfigError("pretrain.dry_run trains nothing to go on with: use longmlm pretrain FILE --dry-run")
     if config.pretrain.more_steps is not None:
-        raise ConfigError("pretrain.more_steps is for longmlm pretrain: give --more-steps N to longmlm run instead")
+        raise ConfigError("pretrain.more_steps is for longmlm pretrain: pass --more-steps N to longmlm run instead")
     if runtime.stop_when_recovered and not config.extension:
         raise ConfigError("pretrain.runtime.stop_when_recovered is for a long model, and extension = false: remove it")
     if config.launch is None and runtime.num_processes not in (None, 1):
@@ -88,7 +90,7 @@ def _check_training(config: ResolvedPipeline) -> None:
             f"pretrain.recipe.precision is fp16, which DeepSpeed's backend does not support, and launch = "
             f"{config.launch!r} starts it: set precision to bf16 or no, or launch to ddp"
         )
-    started = named_processes(config.launch)
+    started = launched_processes(config.launch)
     if started is not None and runtime.num_processes not in (None, started):
         raise ConfigError(
             f"pretrain.runtime.num_processes is {runtime.num_processes}, but launch = {config.launch!r} starts "

@@ -1,4 +1,4 @@
-"""JSON Schemas of settings files, from the classes of settings: editors complete and check TOML files by them."""
+"""JSON Schemas of settings files, made from the classes of settings; editors use them to complete and check files."""
 
 import inspect
 import json
@@ -9,9 +9,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.options import explanations, sections
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, stage_tables
-from longmlm.settings.tables import FILLED_IN, ONLY_OPTION, OVERLAY_OF, VALUES_OF, Table, default_of
+from longmlm.settings.tables import FILLED_IN, OPTION_ONLY, OVERLAY_OF, VALUES_OF, Table, default_of
 
-DRAFT = "http://json-schema.org/draft-07/schema#"  # the newest that TOML editors know
+DRAFT = "http://json-schema.org/draft-07/schema#"  # the newest that TOML editors support
 NAMES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 NOTE = "No key is required: several files are merged in order, and options of the command line come last."
 
@@ -24,16 +24,16 @@ def schema_text(kind: type, command: str) -> str:
 
 
 def _derived(kind: type) -> Table:
-    """Returns what a pipeline derives from its base keys: the defaults of these settings are not those of stages."""
+    """Returns the settings that a pipeline derives from its base keys, whose defaults in a stage do not apply."""
     base = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")
     return dict(stage_tables(base, {})) if issubclass(kind, ResolvedPipeline) else {}
 
 
 def _table(kind: Any, derived: Mapping[str, Any]) -> Table:
-    """Returns the schema of a table; the settings in `derived` have other values than the defaults of the class."""
+    """Returns the schema of a table; no defaults are given for the settings in `derived`."""
     texts, properties = explanations(kind), {}
     for item in fields(kind):
-        if item.metadata.get(FILLED_IN) or item.name == ONLY_OPTION:
+        if item.metadata.get(FILLED_IN) or item.name == OPTION_ONLY:
             continue
         inner = derived.get(item.name)
         schema = _of_field(item, inner if isinstance(inner, Mapping) else {})
@@ -52,7 +52,7 @@ def _of_field(item: Field, derived: Mapping[str, Any]) -> Table:
 
 
 def _of_type(annotation: Any, derived: Mapping[str, Any]) -> Table:
-    """Returns the schema of the TOML values of a type; TOML has no null, so None is no value."""
+    """Returns the schema of a type's TOML values; None is left out, since TOML has no null."""
     parts = [part for part in get_args(annotation) if part is not NoneType]
     match get_origin(annotation):
         case origin if origin in (Union, UnionType):
@@ -72,10 +72,10 @@ def _of_type(annotation: Any, derived: Mapping[str, Any]) -> Table:
 
 
 def _array(items: Table, are_tables: bool) -> Table:
-    """Returns the schema of an array; for tables, also of one with numbers as keys, which changes an earlier array."""
+    """Returns the schema of an array; an array of tables may also be a table whose keys are indices to change."""
     if not are_tables:
         return {"type": "array", "items": items}
-    numbered = {"patternProperties": {"^[0-9]+$": items}, "additionalProperties": False}  # these are for tables alone
+    numbered = {"patternProperties": {"^[0-9]+$": items}, "additionalProperties": False}
     return {"type": ["array", "object"], "items": items, **numbered}
 
 

@@ -40,7 +40,7 @@ MAX_LISTED = 3
 def check_results(config: ResolvedPipeline) -> None:
     """Raises what `check_result` does for each stage, and FolderError if there is a release of an earlier result.
 
-    A run that is being continued may have one, which stays until the new one replaces it.
+    While a run is being continued, its earlier release is allowed: the new one will replace it.
     """
     check_writable(Path(config.output))
     for name in config.stages:
@@ -110,7 +110,7 @@ def is_trained(stage: PretrainConfig) -> bool:
 
 
 def _is_continued(config: ResolvedPipeline, name: str) -> bool:
-    """Returns whether a stage is the training of a run to which steps are being added."""
+    """Returns whether a stage is the training of a run to which steps were added."""
     saved = newest_state(Path(config.pretrain.run)) if name == "pretrain" else None
     return saved is not None and bool(saved.continuations) and not differences(config, name)
 

@@ -69,7 +69,7 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
         name = ".".join(str(part) for part in problem["loc"])
         match problem["type"]:
             case "unexpected_keyword_argument" if name == "compare":
-                lines.append("compare is only for longmlm compare: put this table into a file of its own")
+                lines.append("compare is only for longmlm compare: move this table to a separate file")
             case "unexpected_keyword_argument":
                 nearest = _nearest([part for part in problem["loc"] if isinstance(part, str)], kind)
                 lines.append(f"unknown key {name}" + (f", did you mean {nearest}?" if nearest else ""))

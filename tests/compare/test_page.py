@@ -124,7 +124,7 @@ def test_the_finding_says_if_the_arms_were_trained_on_different_numbers_of_token
 def test_the_finding_says_if_the_arms_have_other_held_out_rows(comparison: Comparison) -> None:
     other = replace(trial("longer", 1, 5, 8, 9), rows_sha256="x")
     text = finding(replace(comparison, trials=(comparison.trials[0], other)))
-    assert text.endswith("plain 34.00 % (their held-out rows or masks differ: do not compare these accuracies)")
+    assert text.endswith("plain 34.00 % (these accuracies cannot be compared, since held-out rows or masks differ)")
     assert "differ" not in finding(comparison)
 
 

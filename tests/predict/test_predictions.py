@@ -35,8 +35,8 @@ def test_they_are_those_of_transformers(family: tuple[str, int], tmp_path: Path)
         assert [one.span for one in found] == list(range(len(expected)))
         for one, guesses in zip(found, expected, strict=True):
             values = [guess["score"] for guess in guesses]
-            assert [guess.probability for guess in one.guesses] == pytest.approx(values, rel=1e-4)
-            assert one.token is None and not any(guess.is_right for guess in one.guesses)
+            assert [candidate.probability for candidate in one.candidates] == pytest.approx(values, rel=1e-4)
+            assert one.token is None and not any(candidate.is_original for candidate in one.candidates)
 
 
 def test_all_tokens_of_a_word_are_masked_and_ranked(world: World) -> None:
@@ -55,7 +55,7 @@ def test_all_tokens_of_a_word_are_masked_and_ranked(world: World) -> None:
     for one, true_id, row in zip(found, encoded.original_ids[positions], expected, strict=True):
         assert one.probability == pytest.approx(float(row[true_id]), rel=1e-4)
         assert one.rank == 1 + int((row > row[true_id]).sum())
-        assert [number for number, guess in enumerate(one.guesses, 1) if guess.is_right] == [one.rank]
+        assert [number for number, candidate in enumerate(one.candidates, 1) if candidate.is_original] == [one.rank]
 
 
 def test_a_short_model_reads_the_part_with_the_mask(world: World) -> None:
@@ -70,7 +70,9 @@ def test_a_short_model_reads_the_part_with_the_mask(world: World) -> None:
     assert len(ids) == NUM_POSITIONS
     with torch.inference_mode():
         logits = AutoModelForMaskedLM.from_pretrained(world.base)(torch.tensor([ids])).logits[0, 8]
-    assert [one.probability for one in short.guesses] == pytest.approx(logits.softmax(-1).topk(3)[0].tolist(), rel=1e-4)
+    assert [one.probability for one in short.candidates] == pytest.approx(
+        logits.softmax(-1).topk(3)[0].tolist(), rel=1e-4
+    )
 
 
 @pytest.mark.parametrize(("position", "first"), [(1, 1), (2, 1), (4, 2), (6, 4), (7, 4)])
@@ -86,14 +88,14 @@ def test_the_window_has_the_mask_in_the_middle_unless_the_text_ends(position: in
 
 def test_more_masked_tokens_than_a_model_reads_are_refused(world: World) -> None:
     text = " ".join(demo_texts()[0].split())[:200]
-    with pytest.raises(DataError, match=f"model reads {NUM_POSITIONS} tokens, and more are masked"):
+    with pytest.raises(DataError, match=f"model reads {NUM_POSITIONS} tokens, but the masked word has more"):
         predictions(world.base, text, text)
 
 
 def test_chinese_guesses_have_no_spaces_and_continuations_are_marked(tmp_path: Path, bert: Vocabulary) -> None:
     folder = Path(bert.name)
     [found] = predictions(folder, "天下大[MASK]，分久必合", top_k=300)
-    texts = [guess.text for guess in found.guesses]
+    texts = [candidate.text for candidate in found.candidates]
     assert {"勢", "##勢", "天"} <= set(texts)
     assert not any(" " in text for text in texts)
     words = predictions(folder, "天下大勢，分久必合", "大勢", top_k=1)

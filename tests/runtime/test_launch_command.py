@@ -53,7 +53,7 @@ def test_a_command_stays_as_it_is(tmp_path: Path) -> None:
         ("accelerate launch --config_file gone/ddp.yaml", ["no file gone/ddp.yaml", "launch = 'ddp'"]),
         ("accelerate launch --config-file=gone.yaml", ["there is no file gone.yaml: check its path"]),
         ("accelerate launch --config_file", ["there is no file"]),
-        ("accelerate 'launch", ["is no command: No closing quotation"]),
+        ("accelerate 'launch", ["is not a valid command: No closing quotation"]),
     ],
 )
 def test_a_launch_that_cannot_start_is_refused_in_one_line(launch: str, parts: list[str]) -> None:

@@ -83,7 +83,7 @@ def test_more_steps_need_the_settings_of_the_run(folder: Path, started: list[str
 @pytest.mark.parametrize(
     ("options", "gone", "message"),
     [
-        (("--until", "prepare"), "", "until = prepare ends before it: remove it"),
+        (("--until", "prepare"), "", "until = prepare ends before pretrain: remove one of them"),
         ((), "run", "out/run has no checkpoint: run the same command without --more-steps first"),
         ((), "rows", "prepare's result out/rows is gone: restore it"),
         ((), "long", "extend's result out/long is gone: restore it"),
@@ -103,7 +103,7 @@ def test_more_steps_without_what_they_need_are_refused(
 @pytest.mark.parametrize("table", ["", "[pretrain]\n"])
 def test_more_steps_are_refused_in_a_file(folder: Path, table: str) -> None:
     Path("more.toml").write_text(f"{table}more_steps = 5\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"more.toml: more_steps: remove it, and give --more-steps N"):
+    with pytest.raises(ConfigError, match=r"more.toml: more_steps: remove it, since a file would add steps each time"):
         parse(RunConfig, ["demo", "more.toml"])
     for number in ("0", "-1", "1.5", "many"):
         with pytest.raises(ConfigError, match="more_steps must be at least 1|--more-steps expects a whole number"):

@@ -53,7 +53,7 @@ def add_steps(config: ResolvedPipeline, *options: str) -> None:
     saved = newest_state(result_of(config.pretrain))
     added = saved.continuations
     if options and saved.is_finished(stop_when_recovered=False):
-        added = saved.continued(int(options[1]), stop_when_recovered=False)
+        added = saved.with_added_steps(int(options[1]), stop_when_recovered=False)
     write_run(config, added[-1].last_step, added)
     held_out = read_evaluation(Path(config.evaluate.output) / Evaluation.FILE).measured["long_after"]
     line = EvaluationMetrics(step=added[-1].last_step, tokens=0, held_out=held_out, base_cut=40.0)

@@ -62,7 +62,7 @@ def test_a_finished_run_goes_on_at_its_cursor_with_its_optimizer(
     cursor = state_at(run, 12).cursor
     assert len(seen) == cursor
     train(added(settings))
-    assert "6 steps were added to the run, which will end at step 18" in capsys.readouterr().out
+    assert "6 steps were added to the run, which ends at step 18" in capsys.readouterr().out
     assert len(drawn) == cursor // 2 and seen.isdisjoint(drawn)
     saved = read_state(list_checkpoints(run)[-1])
     assert (saved.state.step, saved.num_steps, saved.recipe) == (18, 18, settings.recipe)
@@ -187,7 +187,7 @@ def test_a_run_that_stops_when_recovered_stops_in_added_steps_only_if_it_recover
     saved = CheckpointState(state=reached, recipe=recipe(), rows_sha256="", continuations=added)
     assert saved.is_finished(stop_when_recovered=True) == is_finished
     if is_finished:
-        assert saved.continued(7, True)[-1] == Continuation(from_step=reached.step, num_steps=7)
+        assert saved.with_added_steps(7, True)[-1] == Continuation(from_step=reached.step, num_steps=7)
     assert math.isfinite(learning_rate(reached.step - 1, recipe(), added))
 
 

@@ -2,8 +2,9 @@
 
     nice -n 5 python docs/experiments/scripts/more_steps.py OUTPUT
 
-Each seed trains 60 steps with docs/experiments/mini.toml. Each schedule then continues a copy of that run; "anew"
-trains as many steps in one run. OUTPUT/results.json has the held-out accuracies; a run that it has is not made again.
+For each seed, a run of 60 steps is made with docs/experiments/mini.toml. Each schedule then continues a copy of that
+run; "anew" is a single run of as many steps. OUTPUT/results.json has the held-out accuracies; runs in it are not
+repeated.
 """
 
 import itertools
@@ -36,7 +37,7 @@ SCHEDULES = {  # warm-up and decay as shares of the added steps
 
 
 def continued(warmup: float, decay: float) -> Callable[[PretrainRecipe, int], PretrainRecipe]:
-    """Returns a method for PretrainRecipe that gives added steps this schedule."""
+    """Returns a method that replaces PretrainRecipe.for_added_steps and gives added steps this schedule."""
 
     def with_schedule(recipe: PretrainRecipe, num_steps: int) -> PretrainRecipe:
         steps = {"warmup_steps": math.ceil(num_steps * warmup), "decay_steps": round(num_steps * decay)}
@@ -58,7 +59,7 @@ def accuracies(run: Path) -> Evaluations:
 
 
 def study(output: Path) -> None:
-    """Makes the runs that are missing, and prints the accuracy at the end of each."""
+    """Makes the missing runs, and prints the accuracy at the end of each."""
     path = output / RESULTS
     results = json.loads(path.read_text()) if path.is_file() else {}
     longmlm("run", "demo", MINI, *EVERY, "--output", str(output), "--until", "prepare")
@@ -68,16 +69,16 @@ def study(output: Path) -> None:
             longmlm("pretrain", str(output / "pipeline.toml"), "--run", str(finished), "--recipe.seed", str(seed))
             results[name] = accuracies(finished)
         for schedule in SCHEDULES:
-            extend(results, output, seed, ADDED[0], schedule)
+            add_run(results, output, seed, ADDED[0], schedule)
     for added, seed, schedule in itertools.product(ADDED[1:], SEEDS, SCHEDULES):
-        extend(results, output, seed, added, schedule)
+        add_run(results, output, seed, added, schedule)
     for seed, added in itertools.product(SEEDS, ADDED):
-        extend(results, output, seed, added, "anew")
+        add_run(results, output, seed, added, "anew")
     report(results)
 
 
-def extend(results: dict[str, Evaluations], output: Path, seed: int, added: int, schedule: str) -> None:
-    """Adds the evaluations of a run of 60 steps to which others are added, or of one run of as many steps."""
+def add_run(results: dict[str, Evaluations], output: Path, seed: int, added: int, schedule: str) -> None:
+    """Continues the finished run with a schedule, or makes one run of as many steps, and adds its evaluations."""
     if (name := f"{schedule}/{added}/{seed}") in results:
         return
     run, options = output / "run", ("--run", str(output / "run"), "--recipe.seed", str(seed))
@@ -103,7 +104,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "child":
         chosen = sys.argv[2]
         if chosen in SCHEDULES:
-            PretrainRecipe.continued = continued(*SCHEDULES[chosen])  # pyrefly: ignore
+            PretrainRecipe.for_added_steps = continued(*SCHEDULES[chosen])  # pyrefly: ignore
         del sys.argv[1:3]
         main()
     else:

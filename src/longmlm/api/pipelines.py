@@ -1,4 +1,4 @@
-"""The Python API for pipelines: run all stages of one, as the command longmlm run does."""
+"""The Python API for pipelines: `run` runs the stages of one, as the command `longmlm run` does."""
 
 import os
 import signal
@@ -24,7 +24,14 @@ from longmlm.reports.evaluation import finding
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.results import result_of
 
-COMMAND = (sys.executable, "-P", "-m", "longmlm", "run", "/dev/stdin")  # -P: no module comes from the current folder
+COMMAND = (
+    sys.executable,
+    "-P",
+    "-m",
+    "longmlm",
+    "run",
+    "/dev/stdin",
+)  # -P: no module is imported from the current folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +62,12 @@ def run(
     as `pretrain={"recipe": {"num_steps": 100}}`. A dotted name is one setting: `**{"pretrain.recipe.num_steps": 100}`.
     Paths are relative to the working directory.
 
-    Everything runs in processes of its own, which print their progress. Ctrl-C stops them as it stops the command, and
+    Each stage runs in its own process, which prints its progress. Ctrl-C stops them as it stops the command, and
     raises KeyboardInterrupt; the same call resumes.
 
-    Raises ConfigError for settings that are wrong or unknown, another UserError for what they name, before anything
-    runs; PipelineError for a stage that fails, with the line that it printed; ValueError for a `pipeline` that is
-    neither a path nor a mapping.
+    Before anything runs, raises ConfigError for wrong or unknown settings, another UserError for an unusable input that
+    they name, and ValueError for a `pipeline` that is neither a path nor a mapping. Raises PipelineError for a stage
+    that fails, with the line that it printed.
 
     >>> result = longmlm.run("demo", output="demo", until="prepare")
     >>> result.rows, result.long_model, result.release
@@ -84,7 +91,7 @@ def run(
 
 
 def _plain(value: Any) -> Any:
-    """Returns settings as a TOML file would hold them."""
+    """Returns settings as the types that TOML has."""
     match value:
         case Mapping():
             return {str(key): _plain(item) for key, item in value.items()}
@@ -100,7 +107,7 @@ def _execute(config: ResolvedPipeline) -> None:
     """Runs the command for these settings, which it reads from its standard input, since they may hold a password."""
     text = tomli_w.dumps(present(asdict(config)))
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # so that what was printed so far stands above what the command prints
+        stream.flush()  # the command's output follows what was printed before
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "errors.txt"
         with subprocess.Popen(
@@ -139,7 +146,9 @@ def _ending(config: ResolvedPipeline, code: int) -> str:
     stopped = {128 + number: name for name, number in (("SIGTERM", signal.SIGTERM), ("SIGINT", signal.SIGINT))}
     if signal_name := stopped.get(code if code > 0 else 128 - code):
         return f"{config.output}: stopped by {signal_name}: the same call resumes from there"
-    return f"{config.output}: a stage ended with exit code {code}, as it printed above: the same call resumes from it"
+    return (
+        f"{config.output}: a stage failed with exit code {code}; see its output above; the same call resumes from there"
+    )
 
 
 def _result(config: ResolvedPipeline) -> PipelineResult:

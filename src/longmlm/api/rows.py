@@ -1,4 +1,4 @@
-"""The Python API for rows: pack texts into rows, mask rows, read the rows of a folder as batches for one's own loop."""
+"""The Python API for rows: pack texts into rows, mask rows, read the rows of a folder as batches for training."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -121,7 +121,7 @@ class RowBatches(Dataset[BatchEncoding]):
     shared_epoch: Tensor = field(default_factory=_epoch_in_shared_memory, init=False)
 
     def __len__(self) -> int:
-        """Returns the number of batches of a pass: of training rows, the whole ones; of held-out rows, all."""
+        """Returns the number of batches in a pass; a last batch that is not full counts for held-out rows only."""
         if self.num_batches is not None:
             return self.num_batches
         num_batches, rest = divmod(len(self.rows), self.recipe.rows_per_step)
@@ -146,18 +146,18 @@ class RowBatches(Dataset[BatchEncoding]):
         return self.rows.row_length
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of passes made before, so that this pass has other rows in each batch, and new masks.
+        """Sets the number of passes made before, so that this pass has new batches and new masks.
 
-        A pass over training rows goes on where the previous one ended: no row is left out. Worker processes of a
-        DataLoader are told too. Accelerate, and with it transformers' Trainer, calls this by itself. Raises ValueError
-        for what is no whole number.
+        A pass over training rows continues where the previous one ended: no row is left out. Worker processes of a
+        DataLoader see the new number too. Accelerate calls this method, and so does transformers' Trainer. Raises
+        ValueError for anything but a whole number.
         """
         self.shared_epoch.fill_(arguments.checked_number("epoch", epoch, 0, 2**31))
 
     def take(self, num_batches: int) -> Self:
-        """Returns the batches of training rows with so many in a pass, such as all that a run needs.
+        """Returns the batches of training rows with `num_batches` in a pass, such as all that a run needs.
 
-        After the last row, the first ones follow in another order and with other masks, as in longmlm's own loop.
+        After the last row, all rows follow again in another order and with other masks, as in longmlm's own loop.
         Raises ValueError for a number below 1, and for held-out rows.
         """
         self._check_training("take")
@@ -177,7 +177,7 @@ class RowBatches(Dataset[BatchEncoding]):
         return replace(self, recipe=replace(self.recipe, pairing=Pairing(kind, self.special)))
 
     def weighted(self, weights: Mapping[str, Weight]) -> Self:
-        """Returns the batches of training rows in which sources are seen as often as `weights` says, by their names.
+        """Returns batches of training rows that draw from each source, by its name, according to `weights`.
 
         A weight is a number, or {"share": a number}, as in [pretrain.recipe.weights]. Raises DataError for a name that
         is no source, ValueError for a wrong weight and for held-out rows.
@@ -194,7 +194,7 @@ class RowBatches(Dataset[BatchEncoding]):
 
     def _check_training(self, method: str) -> None:
         if self.rows.split != "train":
-            raise ValueError(f"{method} is for training rows: a pass over held-out rows sees each once")
+            raise ValueError(f"{method} is for training rows only: a pass over held-out rows reads each row once")
 
 
 def read_rows(
@@ -206,7 +206,7 @@ def read_rows(
     seed: int = 0,
     masking: Masking | None = None,
 ) -> RowBatches:
-    """Returns the rows of a folder that the prepare stage wrote, as masked batches for one's own training loop.
+    """Returns the rows of a folder that the prepare stage wrote, as masked batches for your own training loop.
 
     `folder` may also be hf:OWNER/NAME[@REVISION], rows on the Hugging Face Hub. `tokenizer` is that of the rows; by
     default it is loaded from where the prepare stage found it. `split` is "train" or "held_out". The order of the rows
@@ -214,9 +214,9 @@ def read_rows(
     longmlm.settings.masking.Masking, says how many tokens are selected, and in which units.
 
     Raises FolderError for a folder that is incomplete or damaged, DataError for one that holds no rows, or rows of
-    another tokenizer, ArtifactError for rows of another format, ValueError for an argument that is out of range.
+    another tokenizer, ArtifactError for rows of another format, and ValueError for an argument that is out of range.
 
-    >>> batches = longmlm.read_rows("demo/rows", rows_per_batch=4)  # that longmlm.run("demo", output="demo") has made
+    >>> batches = longmlm.read_rows("demo/rows", rows_per_batch=4)  # made by longmlm.run("demo", output="demo")
     >>> batches.set_epoch(1)  # before the second pass
     >>> len(batches), batches[0]["labels"].shape  # DataLoader(batches, batch_size=None) makes them in workers
     (310, torch.Size([4, 377]))
@@ -243,7 +243,7 @@ def read_rows(
 
 
 def _own_vocabulary(rows: Rows) -> Any:
-    """Returns the tokenizer that the rows were made with; raises DataError if it is no longer where it was."""
+    """Returns the vocabulary that the rows were made with; raises DataError if its tokenizer cannot be loaded."""
     name = rows.manifest.plan.tokenizer
     try:
         vocabulary = load_vocabulary(name)

@@ -170,8 +170,8 @@ class Provenance(Artifact):
         return self.trained.pair_accuracy if self.trained else None
 
     @property
-    def tokens_before(self) -> int:
-        """The tokens that earlier runs were trained on: an upper bound of the times that one of them saw a row."""
+    def earlier_tokens(self) -> int:
+        """The number of tokens that earlier runs were trained on, which is at least the epochs of any row."""
         return sum(record.tokens for record in self.trained_before)
 
     def of_run(self, start: ModelSource) -> Self:

@@ -116,7 +116,7 @@ class CheckpointState(Artifact):
     `precision` is the one that the run computes in; `rows` names them as the run read them, those on the hub at their
     commit. `num_threads` is that of each process, on CPUs. `rows_plan`
     is what the rows depend on, `architecture_sha256` the hash of the config.json that an untrained model started from.
-    `continuations` are the steps beyond those of the recipe, the latest ones last.
+    `continuations` are the steps that were added to those of the recipe, the latest last.
     """
 
     FILE: ClassVar[str] = "state.json"
@@ -138,13 +138,13 @@ class CheckpointState(Artifact):
         return total_steps(self.recipe, self.continuations)
 
     def is_finished(self, stop_when_recovered: bool) -> bool:
-        """Returns whether the run has ended, as `is_finished` says."""
+        """Returns `is_finished` of the run at this checkpoint."""
         return is_finished(self.state, self.recipe, self.continuations, stop_when_recovered)
 
-    def continued(self, num_steps: int, stop_when_recovered: bool) -> tuple[Continuation, ...]:
-        """Returns the continuations with one more of `num_steps`; the same ones if the last is such and not finished.
+    def with_added_steps(self, num_steps: int, stop_when_recovered: bool) -> tuple[Continuation, ...]:
+        """Returns the continuations and a new one of `num_steps`, or only the old ones if that one was interrupted.
 
-        Raises ValueError, which says how far the run is, if it has not finished anything else.
+        Raises ValueError, which says how many steps were made, if other steps of the run are not finished.
         """
         if self.is_finished(stop_when_recovered):
             return (*self.continuations, Continuation(from_step=self.state.step, num_steps=num_steps))
@@ -152,7 +152,7 @@ class CheckpointState(Artifact):
             return self.continuations
         added = f", of which {self.continuations[-1].num_steps:,} were added" if self.continuations else ""
         made = f"it has made {self.state.step:,} of {counted(self.num_steps, 'step')}{added}"
-        raise ValueError(f"{made}, and not evaluated the last one" if self.state.step >= self.num_steps else made)
+        raise ValueError(f"{made}, but has not evaluated the last one" if self.state.step >= self.num_steps else made)
 
     def compared(self, recipe: PretrainRecipe) -> list[Pair]:
         """Returns each setting of the run's recipe, beside that of another one.
@@ -171,8 +171,8 @@ def total_steps(recipe: PretrainRecipe, continuations: Sequence[Continuation]) -
     return continuations[-1].last_step if continuations else recipe.num_steps
 
 
-def recovered_before(state: TrainState, continuations: Sequence[Continuation]) -> bool:
-    """Returns whether a run was continued after it had recovered: it then makes all of its steps."""
+def recovered_before_continuation(state: TrainState, continuations: Sequence[Continuation]) -> bool:
+    """Returns whether a run had recovered before it was continued; if so, it makes all added steps."""
     at = state.recovered_at_step
     return bool(continuations) and at is not None and at <= continuations[-1].from_step
 
@@ -180,8 +180,8 @@ def recovered_before(state: TrainState, continuations: Sequence[Continuation]) -
 def is_finished(
     state: TrainState, recipe: PretrainRecipe, continuations: Sequence[Continuation], stop_when_recovered: bool
 ) -> bool:
-    """Returns whether the last step was made and evaluated, or whether the run has ended because it recovered."""
-    has_recovered = state.recovered_at_step is not None and not recovered_before(state, continuations)
+    """Returns whether the last step was made and evaluated, or the run ended early because it recovered."""
+    has_recovered = state.recovered_at_step is not None and not recovered_before_continuation(state, continuations)
     is_at_end = state.step >= total_steps(recipe, continuations) or (stop_when_recovered and has_recovered)
     return is_at_end and state.evaluated_at_step == state.step
 

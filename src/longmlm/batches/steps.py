@@ -33,8 +33,8 @@ class Recipe:
     """All that the global batches depend on, except for the rows; without `pad`, micro-batches are packed.
 
     Without a mixture, every row is drawn equally often; without a pairing, rows are read as they are.
-    `isolates_documents` is for `collate`. Masks and pairs are those of epochs from `first_epoch` on: earlier ones may
-    have been seen by the run that this one starts from.
+    `isolates_documents` is for `collate`. Epochs are counted from `first_epoch` for masks and pairs, so that they
+    differ from those of the run that this one starts from.
     """
 
     seed: int

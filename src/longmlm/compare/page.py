@@ -97,7 +97,7 @@ def finding(comparison: Comparison) -> str:
             percent = "> 99" if probability > MAX_PROBABILITY else f"{100 * probability:.0f}"
             parts.append(f" (probability that it is better: {percent} %)")
     elif not any(mine.has_rows_of(its) for mine, its in itertools.product(best.trials, rival.trials)):
-        parts.append(" (their held-out rows or masks differ: do not compare these accuracies)")
+        parts.append(" (these accuracies cannot be compared, since held-out rows or masks differ)")
     return "".join(parts)
 
 

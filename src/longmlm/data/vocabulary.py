@@ -81,7 +81,7 @@ class Vocabulary:
 
 @lru_cache(maxsize=4)
 def _is_within_character(vocabulary: Vocabulary) -> Bool[np.ndarray, " vocabulary"] | None:
-    """Tokens of byte-level BPE are written in 256 letters, one for each byte; byte fallback has such as <0xE4>."""
+    """Byte-level BPE writes tokens in 256 letters, one for each byte; byte fallback has tokens such as <0xE4>."""
     described = json.loads(vocabulary.tokenizer.to_str())
     is_byte_level = '"ByteLevel"' in json.dumps([described["pre_tokenizer"], described["decoder"]])
     if not is_byte_level and not described["model"].get("byte_fallback"):

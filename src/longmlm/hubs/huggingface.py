@@ -126,8 +126,8 @@ def download_file(target: Target, commit: str, name: str) -> Path | None:
         return None
 
 
-def names_at(target: Target, commit: str) -> list[str] | None:
-    """Returns the paths of all files of a model at a commit; None if they are not known here."""
+def paths_at(target: Target, commit: str) -> list[str] | None:
+    """Returns the paths of all files of a model at a commit; None if the cache does not list them."""
     try:
         return [file.path for file in get_cached_repo_tree(target.name, revision=commit)]
     except errors.CachedRepoTreeNotFoundError:  # the hub does not answer, and an older client filled the cache
@@ -140,10 +140,10 @@ def cached_file(target: Target, commit: str, name: str) -> Path | None:
     return Path(path) if isinstance(path, str) else None
 
 
-def stored_names(target: Target, commit: str) -> frozenset[str]:
-    """Returns the names of the weights in the repository's safetensors files, of which the headers are read.
+def safetensors_weight_names(target: Target, commit: str) -> frozenset[str]:
+    """Returns the names of the weights in a repository, from the headers of its safetensors files.
 
-    They are empty if it has none.
+    The set is empty if it has no such files.
     """
     try:
         return frozenset(HfApi().get_safetensors_metadata(target.name, revision=commit).weight_map)

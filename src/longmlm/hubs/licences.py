@@ -54,7 +54,7 @@ def check_licence(card: ReleaseCard, provenance: Provenance) -> None:
 
 
 def _identifier(licence: str) -> str:
-    """Returns the identifier of a licence that a card on ModelScope may call by its name."""
+    """Returns the identifier of a licence; cards on ModelScope may have its full name instead."""
     return {"apache license 2.0": "apache-2.0", "mit license": "mit"}.get(licence.lower(), licence)
 
 

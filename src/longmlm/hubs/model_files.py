@@ -1,6 +1,6 @@
-"""The files of a model: weights, with the hashes that identify it; licences, tokenizer extras and modules.
+"""The files of a model: its weights, hashes that identify it, and the files that are carried over unchanged.
 
-Those of the last three kinds are carried over unchanged.
+Carried over are licences, extra files of the tokenizer and modules of sentence-transformers.
 
 A sentence-transformers model names the folders of its modules, such as 1_Pooling, in modules.json. A tokenizer may have
 vocab.txt, special_tokens_map.json or additional_chat_templates/tool.jinja next to its tokenizer.json.

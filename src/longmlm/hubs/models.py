@@ -53,10 +53,10 @@ class HubSnapshot:
 
 @runtime_checkable
 class ModelHub(Protocol):
-    """What the module of a hub does to download models."""
+    """The functions of a hub's module that download models."""
 
     def retry_download(self, target: Target, attempt: Callable[[], Result]) -> Result:
-        """Returns the result of an attempt; raises a ModelError in one line for its last failure."""
+        """Returns the result of `attempt`, which is retried; raises a ModelError in one line if all attempts fail."""
 
     def resolve(self, target: Target) -> tuple[str, str | None]:
         """Returns the commit of a revision, and a note if the hub did not answer and the cache was used."""
@@ -67,8 +67,8 @@ class ModelHub(Protocol):
     def download_file(self, target: Target, commit: str, name: str) -> Path | None:
         """Returns one file, from the cache if it is there; None if the repository does not have it."""
 
-    def names_at(self, target: Target, commit: str) -> list[str] | None:
-        """Returns the paths of all files at a commit; None if they are not known here."""
+    def paths_at(self, target: Target, commit: str) -> list[str] | None:
+        """Returns the paths of all files at a commit; None if they are not known on this machine."""
 
     def cached_file(self, target: Target, commit: str, name: str) -> Path | None:
         """Returns a file if it is in the cache."""
@@ -83,7 +83,7 @@ def _target(name: str, revision: str | None) -> Target:
     except ValueError:
         raise ModelNotFoundError(f"{name}: no such model: on ModelScope, models are named ms:OWNER/NAME") from None
     if revision and target.revision not in (None, revision):
-        raise ModelError(f"{name} names a revision, and revision = {revision} another one: remove one of them")
+        raise ModelError(f"{name} names a revision, but revision = {revision} names another one: remove one of them")
     return replace(target, revision=revision or target.revision)
 
 
@@ -117,7 +117,7 @@ def snapshot_of(name: str, revision: str | None = None, with_weights: bool = Tru
 def _download(hub: ModelHub, target: Target, with_weights: bool) -> HubSnapshot:
     commit, note = hub.resolve(target)
     folder = hub.download(target, commit, SETTINGS, IGNORED)
-    names = hub.names_at(target, commit) or files_below(folder)
+    names = hub.paths_at(target, commit) or files_below(folder)
     extra = [name for name in extra_files(names, module_folders(folder)) if "/" in name] if with_weights else []
     weights = weight_files(names) if with_weights else []
     if weights or extra:
@@ -171,7 +171,7 @@ def config_of_model(name: str, revision: str | None = None, needs_weights: bool 
 
 
 def file_of_model(name: str, revision: str | None, file: str) -> Path | None:
-    """Returns a file of the model in a folder or, downloaded, of a repository; None if the model does not have it."""
+    """Returns the path of a model's file, after downloading it from a hub; None if the model does not have it."""
     path = Path(name) / file
     if is_folder(name):
         return path if path.is_file() else None
@@ -180,16 +180,16 @@ def file_of_model(name: str, revision: str | None, file: str) -> Path | None:
     return hub.retry_download(target, lambda: hub.download_file(target, hub.resolve(target)[0], file))
 
 
-def stored_weight_names(name: str, commit: str) -> frozenset[str]:
-    """Returns the names of the weights in the safetensors files of a repository, of which the headers are read.
+def hub_weight_names(name: str, commit: str) -> frozenset[str]:
+    """Returns the names of the weights in a repository, from the headers of its safetensors files.
 
-    They are empty if it has no such files, if the client is offline, and on ModelScope, which does not serve headers.
+    The set is empty if it has no such files, if the client is offline, and for ModelScope, which serves no headers.
     """
     target = _target(name, commit)
     if target.hub != "hf":
         return frozenset()
     try:
-        return huggingface.retry_download(target, lambda: huggingface.stored_names(target, commit))
+        return huggingface.retry_download(target, lambda: huggingface.safetensors_weight_names(target, commit))
     except ModelError:
         return frozenset()
 

@@ -20,7 +20,7 @@ from requests.adapters import HTTPAdapter
 
 from longmlm.errors import ReleaseError, naming
 from longmlm.folders import sha256_of
-from longmlm.hubs.modelscope_cache import Listing, cache_folder, cached_listing, keep_listing, snapshot_folder
+from longmlm.hubs.modelscope_cache import Listing, cache_folder, cached_listing, snapshot_folder, store_listing
 from longmlm.hubs.transfers import (
     TIMEOUT_SECONDS,
     Cause,
@@ -36,7 +36,7 @@ from longmlm.settings.publishing import Target
 TOKEN_VARIABLE = "MODELSCOPE_API_TOKEN"  # noqa: S105 - the name of the variable
 BRANCH = "master"
 MODEL = "model"
-LOOKUP_SECONDS = 10.0  # after which the cache is used
+LOOKUP_SECONDS = 10.0  # then the commit in the cache is used
 Result = TypeVar("Result")
 
 
@@ -63,7 +63,7 @@ def check_ready(target: Target) -> None:
 def _client(seconds: float = TIMEOUT_SECONDS) -> Iterator[HubApi]:
     """Yields a client that sends each request once, logs nothing, and leaves no token or id on this machine.
 
-    A request of its own fails after so many seconds; the client repeats parts of a download by itself.
+    A request fails after `seconds`; the client itself retries parts of a download.
     """
     logger = logging.getLogger("modelscope_hub")  # it logs requests with signed URLs
     level = logger.level
@@ -167,7 +167,7 @@ def resolve(target: Target) -> tuple[str, str | None]:
         return str(target.revision), None
     revision = target.revision or BRANCH
     try:
-        return _listed(target, revision).commit, None
+        return _fetch_listing(target, revision).commit, None
     except Exception as error:
         if not translate(error).is_transient or (cached := cached_listing(target, revision)) is None:
             raise
@@ -196,8 +196,8 @@ def download_file(target: Target, commit: str, name: str) -> Path | None:
     return download(target, commit, [name]) / name if name in _listing(target, commit).files else None
 
 
-def names_at(target: Target, commit: str) -> list[str] | None:
-    """Returns the paths of all files of the repository at a commit; None if they are not known here."""
+def paths_at(target: Target, commit: str) -> list[str] | None:
+    """Returns the paths of all files of the repository at a commit; None if the cache does not list them."""
     listing = cached_listing(target, commit)
     return list(listing.files) if listing else None
 
@@ -209,11 +209,11 @@ def cached_file(target: Target, commit: str, name: str) -> Path | None:
 
 
 def _listing(target: Target, commit: str) -> Listing:
-    return cached_listing(target, commit) or _listed(target, commit)
+    return cached_listing(target, commit) or _fetch_listing(target, commit)
 
 
-def _listed(target: Target, revision: str) -> Listing:
-    """Returns the files at a revision, which the site is asked for; keeps them for when it does not answer."""
+def _fetch_listing(target: Target, revision: str) -> Listing:
+    """Asks the site for the files at a revision, returns them and keeps the answer in the cache."""
     with _client(LOOKUP_SECONDS) as api:
         about = {"Revision": revision, "Recursive": "True"}
         try:  # list_repo_files leaves out the commit
@@ -222,7 +222,7 @@ def _listed(target: Target, revision: str) -> Listing:
             api.legacy.get_repo_info(target.name, MODEL)  # raises the same if there is no such repository
             raise TransferError(Cause.NO_REVISION) from error
     listing = Listing.of(response.json(), revision)
-    keep_listing(target, revision, listing)
+    store_listing(target, revision, listing)
     return listing
 
 

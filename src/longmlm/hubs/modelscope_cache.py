@@ -1,12 +1,12 @@
-"""What is known of a model on ModelScope: the files of each commit, and where they are in the cache.
+"""The cache of models on ModelScope: the files of each commit, and lists of them.
 
-ModelScope's client has a cache with a folder for each branch, whose files change when the branch moves. longmlm keeps
-the files of each commit in a folder of its own, and what the site said last, for when it does not answer:
+ModelScope's own client caches files by branch, and replaces them when the branch moves. longmlm keeps the files of each
+commit in a separate folder. It also keeps the latest answer of the site, in case the site does not answer later:
 
     MODELSCOPE_CACHE/models/OWNER--NAME/
         snapshots/COMMIT/config.json, ...
         longmlm/COMMIT.json                 the files of that commit, each with SHA-256 and bytes
-        longmlm/master.json                 those of the commit that the branch master had when it was last looked up
+        longmlm/master.json                 the same for the commit of the branch master at the latest lookup
 """
 
 import json
@@ -27,14 +27,14 @@ SHORT_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of a repository at a commit: for each path the SHA-256, None if the site does not tell, and bytes."""
+    """The files of a repository at a commit: SHA-256 (None if the site has none) and size in bytes, by path."""
 
     commit: str
     files: dict[str, tuple[str | None, int]]
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], revision: str) -> Self:
-        """Returns the files in the site's answer; raises TransferError if it makes no sense."""
+        """Returns the files in the site's answer; raises TransferError for an answer that cannot be used."""
         try:
             entries = {entry["Path"]: entry for entry in answer["Data"]["Files"] if entry["Type"] != "tree"}
             files = {path: ((one.get("Sha256") or "").lower() or None, one["Size"]) for path, one in entries.items()}
@@ -54,9 +54,9 @@ class Listing:
 
 
 def _commit_in(data: Mapping[str, Any], revision: str) -> str:
-    """Returns the commit of a listing, of which the site may tell the first digits only.
+    """Returns the commit of a listing, even if the site gives only its first digits.
 
-    Each file has the commit that changed it last: the one that begins with these digits is the listing's.
+    Each file has the commit that changed it last, and one of these commits begins with the digits.
     """
     latest = data.get("LatestCommitter") or {}
     digits = str(latest.get("Id") or latest.get("ShortId") or "")
@@ -76,7 +76,7 @@ def snapshot_folder(target: Target, commit: str) -> Path:
 
 
 def cached_listing(target: Target, revision: str) -> Listing | None:
-    """Returns what a branch, tag or commit was when it was last looked up; None if it never was."""
+    """Returns the listing of a branch, tag or commit at the latest lookup; None if it was never looked up."""
     try:
         content = json.loads(_listing_file(target, revision).read_text(encoding="utf-8"))
         return Listing(content["commit"], {path: (sha256, size) for path, (sha256, size) in content["files"].items()})
@@ -84,8 +84,8 @@ def cached_listing(target: Target, revision: str) -> Listing | None:
         return None
 
 
-def keep_listing(target: Target, revision: str, listing: Listing) -> None:
-    """Keeps the listing as that of its commit, and of the revision that resolved to it."""
+def store_listing(target: Target, revision: str, listing: Listing) -> None:
+    """Stores the listing for its commit, and for the revision that was resolved to that commit."""
     for name in {listing.commit, revision}:
         file = _listing_file(target, name)
         file.parent.mkdir(parents=True, exist_ok=True)

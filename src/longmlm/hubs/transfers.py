@@ -111,7 +111,7 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
 
 
 def _shown(target: Target, direction: Direction) -> str:
-    """Returns the name that the user knows; a model is downloaded from ModelScope as ms:OWNER/NAME."""
+    """Returns the name as the user writes it: ms:OWNER/NAME for a model to download from ModelScope."""
     return f"{'ms:' if target.hub == 'ms' and direction == 'download' else ''}{redact(target.name)}"
 
 

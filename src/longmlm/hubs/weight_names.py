@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from longmlm.hubs.model_files import CONFIG, weight_paths
-from longmlm.hubs.models import cached_file, commit_of, is_folder, stored_weight_names
+from longmlm.hubs.models import cached_file, commit_of, hub_weight_names, is_folder
 
 MAX_PICKLE_BYTES = 50_000_000  # the names of a .bin file take thousands
 
@@ -15,13 +15,13 @@ MAX_PICKLE_BYTES = 50_000_000  # the names of a .bin file take thousands
 def weight_names(name: str, revision: str | None = None) -> frozenset[str] | None:
     """Returns the names of a model's weights; None if they are not known before the files are loaded or downloaded.
 
-    Of a repository that is not in the hub's cache, the headers of safetensors files are read. A .bin file may yield
-    other texts, too.
+    If the weights of a repository are not in the cache, the headers of its safetensors files are read. The result for a
+    .bin file may also hold other texts.
     """
     found: set[str] = set()
     paths = weights_here(name, revision)
     if not paths and not is_folder(name):
-        found |= stored_weight_names(name, commit_of(name, revision))
+        found |= hub_weight_names(name, commit_of(name, revision))
     for path in paths:
         if (names := _names_in(path)) is None:
             return None

@@ -50,7 +50,7 @@ FAMILIES = {
 }
 LEARNED_FAMILIES = tuple(name for name, family in FAMILIES.items() if family.positions == "learned")
 RELEASED_FAMILIES = {"longformer": ROBERTA}  # which longmlm writes and measures, but neither extends nor trains
-LONGFORMER_FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")  # those whose layers Longformer has
+LONGFORMER_FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")  # whose layers Longformer has
 NEW_DEBERTA_HEAD = "lm_predictions"  # the head's name with legacy = false in the config
 NUM_LAYERS = ("num_hidden_layers", "n_layers")
 POSITION_SETTINGS = ("mode", "attention_window", *USED_BY, "initialisation")  # a pipeline derives the last one

@@ -166,7 +166,7 @@ def _duration(seconds: float) -> str:
 
 
 def check_terms(config: PlanConfig) -> None:
-    """Raises ModelError if no term of the file of new tokens needs one."""
+    """Raises ModelError if every term in the file `add_tokens` already is a token of the model."""
     extend = config.extend
     if extend and extend.recipe.add_tokens is not None and not result_of(extend).exists():
         folder = snapshot_of(extend.base, extend.revision, with_weights=False).folder

@@ -1,4 +1,4 @@
-"""The predict command: what models predict at the masks of a text, side by side."""
+"""The predict command: prints what one or several models predict at the masks of a text."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def predict(config: PredictConfig) -> None:
 
 
 def checked_mask_token(name: str) -> str | None:
-    """Returns the mask token of a model, None if only loading its tokenizer can tell; reads no weights.
+    """Returns the mask token of a model, or None if it is known only after loading; reads no weights.
 
     Raises a UserError for a model that does not exist or has no MLM head, and for a tokenizer without a mask token.
     """
@@ -49,8 +49,8 @@ def checked_mask_token(name: str) -> str | None:
     names = weight_names(name)
     if config is not None and names is not None and not has_head(config, names):
         raise ModelError(
-            f"{shown} has no MLM head, so it predicts no tokens: take a checkpoint that has one, or train a head first "
-            "with the pipeline file that longmlm init prints for this model"
+            f"{shown} has no MLM head, so it predicts no tokens: name a checkpoint that has one, or first train a "
+            "head with the pipeline file that longmlm init prints for this model"
         )
     folder = tokenizer_folder(name)
     if not (folder / TOKENIZER_FILE).is_file():

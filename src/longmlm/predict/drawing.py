@@ -1,4 +1,4 @@
-"""Predictions at the masks of a text as tables, in which models stand side by side."""
+"""Tables of predictions at the masks of a text, with a column for each model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -7,29 +7,29 @@ from longmlm.predict.masks import MaskedText
 from longmlm.reports.tables import Table, text_table
 
 
-class Guess(NamedTuple):
-    """A token, its probability, and whether it is the one that was masked."""
+class Candidate(NamedTuple):
+    """A predicted token, its probability, and whether it is the original one."""
 
     text: str
     probability: float
-    is_right: bool
+    is_original: bool
 
 
 class Prediction(NamedTuple):
-    """The likeliest tokens at a mask, which is in the part of the text with the index `span`.
+    """The likeliest tokens at a mask; `span` is the index of the masked part of the text.
 
-    If a word was masked, `token` is its token there, which has this `rank` among all tokens and this `probability`.
+    If a word was masked, `token` is the original token; `rank` (from 1) and `probability` are those of that token.
     """
 
     span: int
-    guesses: tuple[Guess, ...]
+    candidates: tuple[Candidate, ...]
     token: str | None = None
     rank: int = 0
     probability: float = 0.0
 
 
 def tables(masked: MaskedText, found: Mapping[str, Sequence[Prediction]], top_k: int) -> Iterator[str]:
-    """Yields the text around each mask and a table of predictions; of models whose tokens differ, one table each."""
+    """Yields the text around each mask, and its predictions in a table for all models that split the text alike."""
     alike: dict[tuple[str | None, ...], list[str]] = {}
     for name, predictions in found.items():
         alike.setdefault(tuple(one.token for one in predictions), []).append(name)
@@ -41,22 +41,22 @@ def tables(masked: MaskedText, found: Mapping[str, Sequence[Prediction]], top_k:
                 yield masked.surroundings(own[0].span) + (f" ({len(tokens)} tokens, all masked)" if are_many else "")
             if len(tokens) > 1:
                 title = f"mask {number + 1}" if token is None else f"token {number + 1}: {token}"
-            lines = [[f"{rank + 1}", *(_guess(one, rank) for one in own)] for rank in range(min(top_k, _most(own)))]
+            lines = [[f"{rank + 1}", *(_candidate(one, rank) for one in own)] for rank in range(min(top_k, _most(own)))]
             if token is not None and any(one.rank > top_k for one in own):
                 lines.append([token, *(f"{_percent(one.probability)}, rank {one.rank:,}" for one in own)])
             yield from ("", text_table(Table([title, *names], lines)), "")
 
 
 def _most(predictions: Sequence[Prediction]) -> int:
-    """Returns how many guesses there are at most: a small vocabulary has fewer than are asked for."""
-    return max(len(one.guesses) for one in predictions)
+    """Returns the largest number of predicted tokens; a small vocabulary may have fewer than top_k."""
+    return max(len(one.candidates) for one in predictions)
 
 
-def _guess(prediction: Prediction, index: int) -> str:
-    if index >= len(prediction.guesses):
+def _candidate(prediction: Prediction, index: int) -> str:
+    if index >= len(prediction.candidates):
         return ""
-    guess = prediction.guesses[index]
-    return f"{'✓ ' if guess.is_right else ''}{guess.text} {_percent(guess.probability)}"
+    candidate = prediction.candidates[index]
+    return f"{'✓ ' if candidate.is_original else ''}{candidate.text} {_percent(candidate.probability)}"
 
 
 def _percent(probability: float) -> str:

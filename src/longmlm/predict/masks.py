@@ -1,4 +1,4 @@
-"""Which parts of a text are masked: the masks written in it, or a word."""
+"""Finds the parts of a text to predict: the masks that are written in it, or a word."""
 
 import re
 from collections.abc import Collection
@@ -8,16 +8,16 @@ from pathlib import Path
 from longmlm.data.vocabulary import UNSPACED
 from longmlm.errors import DataError, counted
 
-WRITTEN = ("[MASK]", "<mask>")  # by which users of BERT and of RoBERTa know the mask
-SPACED_LETTER = rf"[^\W{UNSPACED}]"  # of a script with spaces between words
+MASK_SPELLINGS = ("[MASK]", "<mask>")  # mask tokens of BERT and RoBERTa
+SPACED_LETTER = rf"[^\W{UNSPACED}]"  # a letter of a script with spaces between words
 SHOWN_CHARACTERS = 60  # of the text on each side of a mask
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedText:
-    """A text, and the first and last index (exclusive) of each part to mask, in order.
+    """A text, and the start and end (exclusive) of each part to predict, in order.
 
-    If it is a `word`, the text is encoded with it before its tokens are masked; else the parts are written masks.
+    The parts are masks that are written in the text or, if `word` is given, one occurrence of this word.
     """
 
     text: str
@@ -37,12 +37,12 @@ class MaskedText:
         """Returns a mask with the text around it in one line."""
         start, end = self.spans[index]
         first, last = max(0, start - SHOWN_CHARACTERS), min(len(self.text), end + SHOWN_CHARACTERS)
-        line = " ".join(f"{self.text[first:start]}{WRITTEN[0]}{self.text[end:last]}".split())
+        line = " ".join(f"{self.text[first:start]}{MASK_SPELLINGS[0]}{self.text[end:last]}".split())
         return f"{'…' * (first > 0)}{line}{'…' * (last < len(self.text))}"
 
 
 def read_text(text: str) -> str:
-    """Returns the text of a file if `text` is the path of one, else `text`; raises DataError for one without text."""
+    """Returns the text of a file if `text` is its path, else `text`; raises DataError if the file has no text."""
     if not _is_path(text):
         return text
     if Path(text).is_dir():
@@ -66,17 +66,18 @@ def _is_path(text: str) -> bool:
 
 
 def masked_text(given: str, word: str | None, occurrence: int, mask_tokens: Collection[str]) -> MaskedText:
-    """Returns the text, or that of the file `given`, with the masks that are written in it, or with a word to mask.
+    """Returns the text `given`, or that of the file `given`, with its written masks or the word to mask.
 
-    `mask_tokens` are those of the models. Raises DataError for a text without a mask or without the word, and for both.
+    `mask_tokens` are those of the models. Raises DataError for a text that has no mask, that does not have the word, or
+    that has a mask although a word is given.
     """
     text = read_text(given)
-    pattern = "|".join(map(re.escape, sorted({*WRITTEN, *mask_tokens}, key=len, reverse=True)))
+    pattern = "|".join(map(re.escape, sorted({*MASK_SPELLINGS, *mask_tokens}, key=len, reverse=True)))
     written = tuple(match.span() for match in re.finditer(pattern, text))
     if word is None:
         if not written:
             raise DataError(
-                f"{_name_of(given)} has no mask: write [MASK] or <mask> for a token, or mask a word: --mask WORD"
+                f"{_name_of(given)} has no mask: write [MASK] or <mask> for a token, or mask a word with --mask WORD"
             )
         return MaskedText(text, written)
     if written:
@@ -94,7 +95,7 @@ def masked_text(given: str, word: str | None, occurrence: int, mask_tokens: Coll
 
 
 def _name_of(given: str) -> str:
-    """Returns what a text without a mask is called: one that looks like a path may have been meant as one."""
+    """Returns how an error names the text; a text that looks like a path may have been meant as one."""
     if _is_path(given):
         return given
     is_like_path = not re.search(r"\s", given) and re.search(r"/|\.\w+$", given)
@@ -102,13 +103,13 @@ def _name_of(given: str) -> str:
 
 
 def _whole_word(word: str) -> str:
-    """Returns the pattern of a word between other characters than letters, unless its script has no spaces."""
+    """Returns a pattern that matches whole words only, unless the script has no spaces."""
     before, after = (re.match(SPACED_LETTER, character) for character in (word[0], word[-1]))
     return f"{f'(?<!{SPACED_LETTER})' if before else ''}{re.escape(word)}{f'(?!{SPACED_LETTER})' if after else ''}"
 
 
 def _reason(word: str, text: str) -> str:
-    """Returns what the text has instead of a word: it in other letters, or within a longer word."""
+    """Returns what the text has instead of the word: the word in other case, or a longer word with it."""
     if match := re.search(_whole_word(word), text, re.IGNORECASE):
         return f", but {match[0]!r}: upper and lower case differ"
     if match := re.search(rf"\w*{re.escape(word)}\w*", text):

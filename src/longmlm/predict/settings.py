@@ -1,4 +1,4 @@
-"""Settings of the predict command: the models, the text, what is masked in it, and how many tokens are shown."""
+"""Settings of the predict command: the models, the text, the word to mask and the number of tokens to show."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,22 +12,22 @@ from longmlm.settings.tables import Table
 class PredictConfig:
     """Prints the likeliest tokens at the masks of a text, as predicted by one model or by several side by side.
 
-    For example: longmlm predict out/mine/release "She put the letter in her [MASK]." With a pipeline file in place of
-    models, these are its base model and the trained one.
+    For example: longmlm predict out/mine/release "She put the letter in her [MASK]." If a pipeline
+    file is named in place of models, they are its base model and its trained model.
     """
 
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("model", "text")
 
     model: tuple[str, ...] = ()
-    """Models, each a folder, a name on the hub or a run folder, whose best checkpoint is used. The last argument that
-    is no option is the text, those before it are models."""
+    """Models, each a folder, a name on the hub or a run folder, whose best checkpoint is used. On the command
+    line, the last argument without an option name is the text, and those before it are models."""
     text: str = ""
     """Text with [MASK] or <mask> in place of each token to predict, for any model; or the path of a text file."""
     mask: str | None = None
-    """Word of the text to mask: all of its tokens, which are shown one by one. It must be a whole word, except in
-    scripts without spaces."""
+    """Word of the text to mask. All of its tokens are masked, and each has its own table. It must be a whole word,
+    except in scripts without spaces."""
     occurrence: int = 1
-    """With mask: which occurrence of the word to mask, counted from 1. The others stay visible."""
+    """Which occurrence of the word in `mask` to mask, counted from 1. The others stay visible."""
     top_k: int = 5
     """How many of the likeliest tokens to show at each mask."""
 

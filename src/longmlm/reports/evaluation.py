@@ -218,7 +218,7 @@ def finding(evaluation: Evaluation) -> str:
 
 
 def outcome(evaluation: Evaluation) -> str:
-    """Returns the finding in one sentence, with what the longer context is worth, each with its standard error."""
+    """Returns the finding and the gain from longer context in one sentence; says what is within the standard error."""
     after, base, gain = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut"), evaluation.recovery
     if after is None or base is None or gain is None or _is_at_own_length(evaluation):
         return finding(evaluation)
@@ -278,7 +278,7 @@ def _positions_chart(evaluation: Evaluation) -> Chart:
 
 
 def recovery_chart(curve: Sequence[EvaluationMetrics], base_windows: float | None = None) -> Chart:
-    """Returns the accuracy of a run over its steps, with that of the base model where it is known."""
+    """Returns a chart of the accuracy of a run over its steps, with the base model's accuracy where it is known."""
     points, base_cut = [(float(line.step), line.held_out.whole) for line in curve], curve[-1].base_cut
     levels = [Series("base_cut", "ink", [], [base_cut])] if base_cut is not None else []
     levels += [Series("base_windows", "amber", [], [base_windows])] if base_windows is not None else []

@@ -175,7 +175,7 @@ def _held_out_result(card: ReleaseCard, accuracy: float) -> EvalResult:
 def _metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, hub: Hub, **fields: Any) -> Markup:
     """Returns the card's YAML metadata for hubs: licence, base model, title and the given `fields`.
 
-    A base model on ModelScope is named for ModelScope only: elsewhere, its name would be that of another repository.
+    A base model on ModelScope is named only if `hub` is ModelScope: elsewhere, its name may be another repository's.
     """
     source = provenance.source
     base = source.name if source and source.revision else None

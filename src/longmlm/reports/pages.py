@@ -54,7 +54,7 @@ class Section:
 class Head:
     """What a page is about: its title, a sentence, the finding (good, bad or neither) and the key figures.
 
-    A page that is still written anew is loaded again every `refresh_seconds`.
+    A browser reloads the page every `refresh_seconds`, if given.
     """
 
     title: str
@@ -71,7 +71,7 @@ Draw = Callable[[Chart, tuple[float, float]], str]
 def page(head: Head, sections: Sequence[Section], made_by: str, draw: Draw = svg) -> str:
     """Returns an HTML page; `made_by` is the command with its settings, printed in the footer.
 
-    `draw` returns a chart as an SVG element of this size.
+    `draw` returns a chart as an SVG element of the given size.
     """
     drawings = {"broad": WIDE, "narrow": NARROW}
     return str(render("page.html", head=head, sections=sections, made_by=made_by, drawings=drawings, svg=draw))

@@ -1,4 +1,4 @@
-"""The page of a run while it trains: where it stands, what it has recovered, and its latest predictions at masks."""
+"""The page of a run while it trains: its progress, the recovery, and the latest predictions at masks."""
 
 import time
 from collections.abc import Mapping
@@ -25,17 +25,17 @@ RECOVERY = (
 )
 ACCURACY = "Accuracy at masked tokens of held-out rows; the shaded area shows two standard errors."
 PREDICTIONS = (
-    "Predictions at the last masked position of held-out rows, spread evenly over the split. The highlighted word is "
-    "the original."
+    "Predictions at the last masked position of held-out rows that are spread evenly over the split. The original "
+    "token is highlighted."
 )
 
 
 @dataclass(slots=True)
 class TrainingPage(AbstractContextManager["TrainingPage"]):
-    """The page in a run folder: `show` takes a line of metrics and writes it anew.
+    """The page in a run folder, which `show` rewrites with each line of metrics.
 
-    An error that leaves the block is named on it. `facts` and `made_by` do not change while the run trains. A page that
-    cannot be written costs one line, never the training.
+    As a context manager, it names an error that ends the run on the page. If the page cannot be written, one line says
+    so, and training continues.
     """
 
     run: Path
@@ -48,11 +48,11 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
     latest: TrainingMetrics | None = None
     started: float = 0.0
     first_step: int = 0
-    drawn: dict[tuple[float, float], str] = field(default_factory=dict)
+    charts: dict[tuple[float, float], str] = field(default_factory=dict)
     has_failed: bool = False
 
     def start(self, step: int) -> None:
-        """Shows the lines of metrics up to the step from which the run trains now."""
+        """Reads the lines of metrics up to `step`, at which training starts or resumes, and writes the page."""
         self.state, self.first_step, self.started = "training", step, time.monotonic()
         self.evaluations.clear()
         for line in MetricsFile(self.run).lines() if self.is_written else ():
@@ -60,13 +60,13 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         self.write()
 
     def show(self, line: Metrics | None) -> None:
-        """Adds a line of metrics, if there is one."""
+        """Adds a line of metrics, unless it is None, and writes the page."""
         if line is not None:
             self._add(line)
         self.write()
 
     def end(self, state: str) -> None:
-        """Says how the run has ended; the page is not loaded anew from then on."""
+        """Writes how the run ended; browsers no longer reload the page."""
         self.state = state
         self.write(is_over=True)
 
@@ -77,12 +77,12 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
             self.end(f"ended early: {single_line(str(error)) or type(error).__name__}")
 
     def write(self, is_over: bool = False) -> None:
-        """Writes the page; the first failure prints a line."""
+        """Writes the page; prints one line at the first failure."""
         try:
             if not self.is_written:
                 return
             write_page(self._page(is_over), self.run / PAGE_FILE)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong with a page, training continues
+        except Exception as error:  # noqa: BLE001 - no error of the page may end training
             if not self.has_failed:
                 message(f"the page {self.run / PAGE_FILE} cannot be written ({error}); training is not affected")
             self.has_failed = True
@@ -94,11 +94,11 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         if self.evaluations:
             self.evaluations[-1] = replace(self.evaluations[-1], examples=())
         self.evaluations.append(line)
-        self.drawn.clear()
+        self.charts.clear()
 
     @property
     def step(self) -> int:
-        """The step of the latest line."""
+        """The step of the latest line of metrics."""
         lines = [line.step for line in (self.latest, *self.evaluations[-1:]) if line is not None]
         return max(lines, default=self.first_step)
 
@@ -123,10 +123,10 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         return page(head, sections, self.made_by, self._svg)
 
     def _svg(self, chart: Chart, size: tuple[float, float]) -> str:
-        """Returns the chart, drawn once for each evaluation: drawing takes a tenth of a second."""
-        if size not in self.drawn:
-            self.drawn[size] = svg(chart, size)
-        return self.drawn[size]
+        """Returns the chart as SVG; it is charts once per evaluation, since that takes a tenth of a second."""
+        if size not in self.charts:
+            self.charts[size] = svg(chart, size)
+        return self.charts[size]
 
     def _finding(self, last: EvaluationMetrics | None) -> str:
         """Returns in one sentence whether the base model's accuracy was reached."""
@@ -144,7 +144,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         share = f"{self.step / max(1, self.num_steps):.0%}".replace("%", " %")
         tiles = [Tile("steps", f"{self.step:,}", f"of {self.num_steps:,}, {share}")]
         if not is_over and self.started:
-            tiles.append(Tile("time left", self._left() or "–"))
+            tiles.append(Tile("time left", self._time_left() or "–"))
         if line := self.latest:
             tiles.append(Tile("speed", f"{line.tokens_per_second:,.0f}", "tokens/s"))
             tiles.append(Tile("memory", f"{line.memory_bytes / GB:.1f} GB", "at its peak"))
@@ -157,7 +157,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
             tiles.append(Tile("base model", percent(last.base_cut), f"% ± {percent(last.base_cut_error)}"))
         return tiles
 
-    def _left(self) -> str:
+    def _time_left(self) -> str:
         """Returns the time left, evaluations included; empty before the first step of this process."""
         if (made := self.step - self.first_step) <= 0:
             return ""

@@ -26,8 +26,8 @@ def run_child(
 ) -> tuple[int, str]:
     """Runs a command to its end; returns its exit code, and the name of the signal that stopped it, empty if none did.
 
-    A first stop signal is passed on as SIGTERM, to the workers of a launcher; `answer` is printed if the output of the
-    command, which would answer, goes to the file `log`. A second SIGINT kills the command and all that it has started.
+    The first stop signal is passed on as SIGTERM, to the workers if the command is a launcher. `answer` is printed if
+    the command's output goes to the file `log`. A second SIGINT kills the command and all processes that it started.
     """
     adopt_orphans()
     with (
@@ -68,9 +68,9 @@ def _wait(child: subprocess.Popen, stop: Stop, command: Sequence[str]) -> int:
 
 
 def _workers(child: int, command: Sequence[str]) -> list[psutil.Process]:
-    """Returns the processes that a launcher has started with the words of the command from -m on; else the child.
+    """Returns the worker processes of a launcher: those with the words of the command after -m; otherwise the child.
 
-    A launcher that gets the signal itself, as torchrun does, prints a traceback over the bar of its workers.
+    A launcher that gets the signal itself, such as torchrun, prints a traceback over the progress bar of its workers.
     """
     words = [*command][max(at for at, word in enumerate(command) if word == "-m") :] if "-m" in command else []
     found: list[psutil.Process] = []

@@ -1,4 +1,4 @@
-"""How training is started in several processes: the command from the setting `launch`, and the files of launches."""
+"""Launches of training in several processes: the command for the setting `launch`, and the files of launches."""
 
 import difflib
 import importlib.util
@@ -29,7 +29,7 @@ def launch_command(launch: str) -> list[str]:
     if not words or shutil.which(words[0], path=search_path()) is None:
         program = words[0] if words else ""
         raise ConfigError(
-            f"launch = {launch!r}: there is no program {program!r}{_meant(program, names)}: name one, such as "
+            f"launch = {launch!r}: there is no program {program!r}{_suggestion(program, names)}: name one, such as "
             f"accelerate launch, or a launch that comes with longmlm: {', '.join(names)}"
         )
     for file in _values(words, CONFIG_FILE):
@@ -44,29 +44,29 @@ def launch_command(launch: str) -> list[str]:
 
 
 def launch_names() -> list[str]:
-    """Returns the names of the launches that come with longmlm: those of YAML files for Accelerate."""
+    """Returns the names of the launches that come with longmlm, each a YAML file for Accelerate."""
     return sorted(path.stem for path in LAUNCHES.glob("*.yaml"))
 
 
 def launch_files() -> dict[str, str]:
-    """Returns the content of each launch's YAML file, and of each job, by name."""
+    """Returns the content of each launch's YAML file and of each cluster's job file, by name."""
     paths = (path for folder in (LAUNCHES, JOBS) for path in sorted(folder.iterdir()) if path.is_file())
     return {path.stem: path.read_text(encoding="utf-8") for path in paths}
 
 
 def launch_file(name: str) -> str:
-    """Returns the content of a launch's YAML file for Accelerate, or of the job that starts training on a cluster.
+    """Returns the content of a launch's YAML file for Accelerate, or of a job file that starts training on a cluster.
 
     Raises ConfigError, with the name that was probably meant, for any other name.
     """
     files = launch_files()
     if name not in files:
-        raise ConfigError(f"there is no launch {name!r}{_meant(name, files)}: choose one of {', '.join(files)}")
+        raise ConfigError(f"there is no launch {name!r}{_suggestion(name, files)}: choose one of {', '.join(files)}")
     return files[name]
 
 
-def described_launches() -> str:
-    """Returns a line for each launch and job: its name and the first sentence of its file's comment."""
+def launch_descriptions() -> str:
+    """Returns a line for each launch and job: its name, and the first sentence of the comment in its file."""
     lines = []
     for name, text in launch_files().items():
         comment = " ".join([line.removeprefix("# ") for line in text.splitlines() if not line.startswith("#!")][:2])
@@ -74,25 +74,25 @@ def described_launches() -> str:
     return "\n".join(lines)
 
 
-def _meant(name: str, names: Iterable[str]) -> str:
+def _suggestion(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
     return f", did you mean {' or '.join(near)}?" if near else ""
 
 
 def starts_deepspeed(launch: str) -> bool:
-    """Returns whether a launch is by Accelerate and starts DeepSpeed; raises ConfigError for one that is no command."""
+    """Returns whether a launch starts DeepSpeed through Accelerate; raises ConfigError if it is not a command."""
     words = _expanded(_split(launch))
     is_option = any(word.partition("=")[0] in USE_DEEPSPEED for word in words)
-    is_in_file = any(DEEPSPEED.search(content) for content in _configs(words))
+    is_in_file = any(DEEPSPEED.search(content) for content in _config_contents(words))
     return Path(words[0] if words else "").name == "accelerate" and (is_option or is_in_file)
 
 
-def named_processes(launch: str) -> int | None:
-    """Returns how many processes an option or the YAML file of a launch by Accelerate names; None if none does."""
+def launched_processes(launch: str) -> int | None:
+    """Returns the number of processes in the options or the YAML file of a launch; None if neither has one."""
     words = _expanded(_split(launch))
     if Path(words[0] if words else "").name != "accelerate":
         return None
-    named = [*(match[1].decode() for content in _configs(words) if (match := NUM_PROCESSES.search(content)))]
+    named = [*(match[1].decode() for content in _config_contents(words) if (match := NUM_PROCESSES.search(content)))]
     named += _values(words, ("--num_processes", "--num-processes", "-n"))
     return int(named[-1]) if named and named[-1].isdecimal() else None
 
@@ -101,11 +101,11 @@ def _split(launch: str) -> list[str]:
     try:
         return shlex.split(launch)
     except ValueError as error:
-        raise ConfigError(f"launch = {launch!r} is no command: {error}") from None
+        raise ConfigError(f"launch = {launch!r} is not a valid command: {error}") from None
 
 
 def _expanded(words: list[str]) -> list[str]:
-    """Returns the words with the command in place of the name of a shipped YAML file."""
+    """Returns the words, with the name of a shipped YAML file replaced by its command."""
     if words and (LAUNCHES / f"{words[0]}.yaml").is_file():
         return ["accelerate", "launch", "--config_file", str(LAUNCHES / f"{words[0]}.yaml"), *words[1:]]
     return words
@@ -117,7 +117,7 @@ def _values(words: Sequence[str], names: Sequence[str]) -> list[str]:
     return [value or following for (name, _, value), following in split if name in names]
 
 
-def _configs(words: Sequence[str]) -> list[bytes]:
+def _config_contents(words: Sequence[str]) -> list[bytes]:
     return [Path(file).read_bytes() for file in _values(words, CONFIG_FILE) if Path(file).is_file()]
 
 

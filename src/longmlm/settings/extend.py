@@ -101,8 +101,8 @@ class ExtendConfig:
     """Extends a model to more positions, with a position table computed from the trained one."""
 
     base: str
-    """Folder or hub name (OWNER/NAME, ms:OWNER/NAME) of the pretrained model, or a run folder, for its best
-    checkpoint."""
+    """Folder or hub name (OWNER/NAME, ms:OWNER/NAME) of the pretrained model, or a run folder, whose best checkpoint is
+    used."""
     output: str
     """Folder for the long model."""
     recipe: ExtendRecipe

@@ -32,8 +32,8 @@ class Pipeline:
     """From text and a model to a released long model: the settings of every stage follow from a few keys."""
 
     model: str | None = None
-    """Folder of the base model, or its name: OWNER/NAME on the Hugging Face Hub, ms:OWNER/NAME on ModelScope; or a run
-    folder, for its best checkpoint. Leave it out to train a new one, described in [pretrain.start]."""
+    """The base model: a folder, OWNER/NAME on the Hugging Face Hub, ms:OWNER/NAME on ModelScope, or a run folder, whose
+    best checkpoint is used. Leave it out to train a new one, described in [pretrain.start]."""
     corpus: tuple[str, ...] = ()
     """Paths, URLs or globs of the text; for datasets or several sources, use [[prepare.recipe.sources]] instead."""
     length: int
@@ -278,11 +278,13 @@ class RunConfig(ResolvedPipeline):
     """Runs the stages of a pipeline: skips those that are done, resumes the one that was interrupted."""
 
     more_steps: int | None = None
-    """Steps to add to a run that has finished, with new rows and masks; evaluation and release are then made anew. On
-    the command line only, as a file would add them each time."""
+    """Steps to add to a finished run, with new rows and masks; then evaluate and release run again. For the command
+    line only, since a file would add them each time."""
 
     def __post_init__(self) -> None:
-        super(RunConfig, self).__post_init__()  # slots make a new class, which super() alone does not know
+        super(
+            RunConfig, self
+        ).__post_init__()  # with slots, a dataclass is a new class, which super() without arguments does not find
         check_more_steps(self.more_steps)
 
 

@@ -121,10 +121,10 @@ class PretrainRecipe:
             reason = f"with schedule = {self.schedule}: remove it, or set schedule = constant-then-decay"
             yield ("decay_steps",), reason
 
-    def continued(self, num_steps: int) -> "PretrainRecipe":
+    def for_added_steps(self, num_steps: int) -> "PretrainRecipe":
         """Returns the recipe of `num_steps` steps that are added to a finished run: the same schedule without warm-up.
 
-        So linear and cosine decay begin at once, and a constant rate comes before a decay that is as long as before.
+        Linear and cosine decay begin at once; constant-then-decay keeps the length of its decay.
         """
         decay_steps = min(num_steps, self.decay_steps)
         return replace(self, num_steps=num_steps, warmup_steps=0, decay_steps=decay_steps)
@@ -289,7 +289,7 @@ class PretrainConfig:
     dry_run: bool = False
     """Check everything, make two steps, report what the run would do, and write nothing."""
     more_steps: int | None = None
-    """Steps to add to a finished run, with new rows and masks: not in a file, which would add them each time."""
+    """Steps to add to a finished run, with new rows and masks; refused in a file, which would add them each time."""
 
     def __post_init__(self) -> None:
         check_more_steps(self.more_steps)

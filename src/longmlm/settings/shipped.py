@@ -7,7 +7,7 @@ from typing import Any
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = PACKAGE / "pipelines"
 LAUNCHES = PACKAGE / "launches"  # Accelerate's YAML files
-JOBS = LAUNCHES / "jobs"  # that start training on a cluster
+JOBS = LAUNCHES / "jobs"  # files that start training on a cluster
 BUNDLED = "bundled:"
 
 

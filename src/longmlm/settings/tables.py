@@ -10,10 +10,10 @@ from typing import Any
 
 Table = dict[str, Any]
 Unused = tuple[tuple[str, ...], str]  # dotted names of settings without effect, and the reason
-# In the metadata of a field, for its JSON Schema: tables are overlays on this class of settings; each setting of this
-# class has a list of values; longmlm fills the field in, and files do not have it.
+# Keys of a field's metadata, for its JSON Schema: the field holds overlays on a class of settings; it holds a list of
+# values for each setting of a class; longmlm fills it in, so files do not have it.
 OVERLAY_OF, VALUES_OF, FILLED_IN = "overlay of", "values of", "filled in"
-ONLY_OPTION = "more_steps"  # a setting that no file may have: it would add steps each time it is read
+OPTION_ONLY = "more_steps"  # refused in files, which would add steps each time they are read
 HOME_OF_PATH = re.compile(r"^(folder:)?~(?=/)")
 HOME_OF_WORD = re.compile(r"(?<!\S)()~(?=/)")
 

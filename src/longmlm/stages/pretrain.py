@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from longmlm.artifacts.artifact import PAGE_FILE, present, to_toml
 from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.artifacts.rows import SPLITS, check_rows_fit_recipe
-from longmlm.artifacts.run import CheckpointState, MicroBatch, recovered_before
+from longmlm.artifacts.run import CheckpointState, MicroBatch, recovered_before_continuation
 from longmlm.batches.pairs import Pairing
 from longmlm.batches.sampling import mixture_of
 from longmlm.batches.steps import Recipe, StepBatches, batch_notes, check_rows_fit_model, rows_per_step
@@ -72,7 +72,7 @@ def pretrain(config: PretrainConfig) -> None:
     precision = resolved_precision(config.recipe.precision)
     deepspeed = plugin_of_launch(config.recipe.max_gradient_norm)
     accelerator = launch(precision, runtime.num_processes, runtime.num_threads, runtime.hang_seconds, deepspeed)
-    if not config.dry_run and CHILD_VARIABLE not in os.environ:  # longmlm run has printed it
+    if not config.dry_run and CHILD_VARIABLE not in os.environ:  # longmlm run has printed the path
         accelerator.print(f"page: {Path(config.run) / PAGE_FILE}")
     task, run, resumed_from = open_run(config, accelerator)
     if config.dry_run:
@@ -86,7 +86,7 @@ def pretrain(config: PretrainConfig) -> None:
 
 
 def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | None) -> None:
-    """Trains, shown by a page and the tracker, while no other process writes to the run folder."""
+    """Trains, with a page and a tracker, while no other process writes to the run folder."""
     is_main = run.accelerator.is_main_process
     check_room(run, task)
     with (
@@ -115,7 +115,7 @@ def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | N
 
 def training_page(config: PretrainConfig, task: Task, run: Run) -> "TrainingPage":
     """Returns the page of the run, which the main process writes."""
-    from longmlm.reports.pages import made_with  # what others that import this stage do not need
+    from longmlm.reports.pages import made_with  # not needed by importers of this stage
     from longmlm.reports.training import TrainingPage
 
     is_main, made_by = run.accelerator.is_main_process, made_with("pretrain", present(asdict(config)))
@@ -141,7 +141,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     objective = MlmObjective(loaded.model, precision, config.recipe.isolate_documents)
     run = new_run(config, accelerator, objective, rows)
     evaluation = run_evaluation(config, run, loaded, vocabulary, provenance.extension)
-    if saved and recovered_before(saved.state, continuations):
+    if saved and recovered_before_continuation(saved.state, continuations):
         evaluation = replace(evaluation, stops_when_recovered=False)
     architecture = config.start.architecture
     record = RunRecord(
@@ -292,7 +292,7 @@ def step_batches(
     pad = None if run.backend.objective.reads_packed_batches else vocabulary.special.pad
     pairing = Pairing(recipe.pairs.kind, vocabulary.special) if recipe.pairs else None
     maskable, isolates = vocabulary.maskable_in(recipe.masking.unit), recipe.isolate_documents
-    first_epoch = record.provenance.tokens_before
+    first_epoch = record.provenance.earlier_tokens
     drawn = Recipe(recipe.seed, num_rows, recipe.masking, maskable, pad, mixture, isolates, pairing, first_epoch)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

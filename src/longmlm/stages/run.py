@@ -70,10 +70,10 @@ def run(config: RunConfig) -> None:
 
 
 def _are_steps_added(config: RunConfig) -> bool:
-    """Returns whether the latest steps of the run are those to add, and a stage after them has still to run.
+    """Returns whether the steps were already added by an interrupted command, which this one then completes.
 
-    An interrupted command is then completed by the same one. A release that is refused because of the accuracy is not
-    to run: more steps are what it needs.
+    That is so if the latest added steps are as many, and a later stage has not run yet. A release that was refused
+    because of the accuracy does not count as such a stage, since it needs more steps.
     """
     saved = newest_state(Path(config.pretrain.run))
     if not (saved and saved.continuations and saved.continuations[-1].num_steps == config.more_steps):
@@ -83,7 +83,7 @@ def _are_steps_added(config: RunConfig) -> bool:
 
 
 def _is_refused(config: ResolvedPipeline) -> bool:
-    """Returns whether the gate of the release refuses the accuracy in the evaluation."""
+    """Returns whether the release stage refuses the accuracy in the evaluation."""
     evaluation, recipe = _evaluation(config), config.release.recipe
     is_unrecovered = evaluation is not None and evaluation.is_recovered is False
     is_worse = evaluation is not None and evaluation.is_worse_on_short_texts
@@ -112,7 +112,7 @@ def run_stage(config: ResolvedPipeline, name: str, label: str, *options: str) ->
     environment = {**os.environ, "PATH": search_path(), **secret_of(config.stages[name])}
     code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE), *options], environment)
     if signal_name:
-        where = "the same command resumes from the last checkpoint"  # it has ended without saving
+        where = "the same command resumes from the last checkpoint"  # the stage ended without saving
         if code != -signal.SIGKILL:
             where = f"{stopped_by(signal_name)}: the same command resumes from there"
         print(f"{label} {where}", file=sys.stderr)

@@ -44,7 +44,7 @@ from longmlm.training.saved_tensors import read_generators, read_optimizer
 
 POLL_SECONDS = 0.5
 MAX_LISTED = 3
-KEPT_OF_FINISHED = 2  # checkpoints that a continued run keeps beside the others: its last one so far, and its best
+KEPT_OF_FINISHED = 2  # extra checkpoints that a continued run keeps: the last and the best one of the finished run
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     run.accelerator.print(f"resuming after step {state.step}, from {resumed_from}")
     if task.record.continuations:
         added = counted(task.record.continuations[-1].num_steps, "step")
-        run.accelerator.print(f"{added} were added to the run, which will end at step {task.num_steps}")
+        run.accelerator.print(f"{added} were added to the run, which ends at step {task.num_steps}")
     for note in notes_on_threads(resumed_from, task.record):
         run.accelerator.print(note)
     _prepare_folder(task, run, state)
@@ -125,7 +125,7 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             seconds = time.monotonic() - started
             window.append((update, seconds))
             state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds, update.is_skipped)
-            progress.move_to(state.step, update.in_words(seconds))
+            progress.move_to(state.step, update.progress_text(seconds))
             num_rows = fitting.batches.rows_per_micro_batch
             state = replace(state, micro_batch=micro_batch_of(run.runtime, run.accelerator.num_processes, num_rows))
             if fitting is not task:

@@ -68,11 +68,11 @@ class Optimizer:
 def learning_rate(step: int, recipe: PretrainRecipe, continuations: Sequence[Continuation] = ()) -> float:
     """Returns the learning rate of update number `step`, counted from 0; that of the last update is still positive.
 
-    In the steps that were added to a finished run, it is that of `PretrainRecipe.continued`, counted from their first.
+    Steps that were added to a finished run are counted from the first of them, with `PretrainRecipe.for_added_steps`.
     """
     for added in reversed(continuations):
         if step >= added.from_step:
-            return learning_rate(step - added.from_step, recipe.continued(added.num_steps))
+            return learning_rate(step - added.from_step, recipe.for_added_steps(added.num_steps))
     if step < recipe.warmup_steps:
         return recipe.learning_rate * (step + 1) / recipe.warmup_steps
     left = recipe.num_steps - step

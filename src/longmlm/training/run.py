@@ -98,7 +98,7 @@ class Task:
 
     @property
     def num_steps(self) -> int:
-        """The number of steps of the whole run, those added to it included."""
+        """The number of steps of the whole run, including added ones."""
         return total_steps(self.record.recipe, self.record.continuations)
 
 
@@ -111,8 +111,8 @@ class Run:
     """What executes a task, and where its results go.
 
     `peak_tokens_per_second` is the speed of all devices at their peak FLOP/s, to which MFU is the ratio; None where it
-    is not known. `show` is called in the main process with each line of metrics, and with
-    None before the first one.
+    is not known. The main process calls `show` with each line of metrics, and with None
+    before the first one.
     """
 
     folder: Path
@@ -125,13 +125,13 @@ class Run:
     show: Callable[[Metrics | None], None] = ignore
 
     def record(self, line: Metrics) -> None:
-        """Appends a line to metrics.jsonl, then shows it; for the main process."""
+        """Appends a line to metrics.jsonl and shows it; only the main process may call it."""
         MetricsFile(self.folder).append(line)
         self.show(line)
 
 
 def description(task: Task, run: Run) -> dict[str, str]:
-    """Returns facts about a run by name: environment, processes, model, rows, and what a step is made of."""
+    """Returns facts about a run by name: environment, processes, model, rows, and the rows of a step."""
     model, batches = run.backend.objective.model, task.batches
     cpu = f"CPU, {counted(torch.get_num_threads(), 'thread')} each"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu

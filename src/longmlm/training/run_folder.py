@@ -2,7 +2,7 @@
 
 run/
     settings.toml metrics.jsonl summary.json    resolved settings, log, result so far
-    index.html                                  the page that shows them
+    index.html                                  page that shows the progress of the run
     checkpoints/step-00001000/                  written as step-00001000.partial, renamed when complete
         config.json model.safetensors tokenizer*.json   what transformers loads
         longmlm.json                                    base model, extension, training so far
@@ -161,7 +161,7 @@ def read_state(folder: Path) -> CheckpointState:
 
 
 def newest_state(run: Path) -> CheckpointState | None:
-    """Returns the state of the newest checkpoint that has a readable one, as training skips damaged checkpoints too."""
+    """Returns the state of the newest readable checkpoint; damaged ones are skipped, as on resume."""
     for folder in reversed(list_checkpoints(run)):
         with suppress(ArtifactError):
             return read_state(folder)
@@ -169,9 +169,9 @@ def newest_state(run: Path) -> CheckpointState | None:
 
 
 def continuations_of(config: PretrainConfig, saved: CheckpointState | None) -> tuple[Continuation, ...]:
-    """Returns the steps that were added to a run with this newest state, and those that the settings add now.
+    """Returns the continuations of a run whose newest state is `saved`, including one that the settings add now.
 
-    Raises CheckpointError if they add steps to a run that has not finished.
+    Raises CheckpointError if steps are added to a run that has not finished.
     """
     if config.more_steps is None:
         return saved.continuations if saved else ()
@@ -179,7 +179,7 @@ def continuations_of(config: PretrainConfig, saved: CheckpointState | None) -> t
     if saved is None:
         raise CheckpointError(f"--more-steps continues a finished run, but {config.run} has no checkpoint: {remedy}")
     try:
-        return saved.continued(config.more_steps, config.runtime.stop_when_recovered)
+        return saved.with_added_steps(config.more_steps, config.runtime.stop_when_recovered)
     except ValueError as error:
         raise CheckpointError(f"--more-steps continues a finished run, but {config.run}: {error}: {remedy}") from None
 
@@ -256,7 +256,7 @@ def evaluations_of(run: Path) -> tuple[EvaluationMetrics, ...]:
 
 
 def _best_up_to(folder: Path) -> list[Path]:
-    """Returns the most accurate of a run's checkpoints up to this one, if one was evaluated."""
+    """Returns the most accurate checkpoint of a run up to this one; an empty list if none was evaluated."""
     return [other for other in evaluated_checkpoints(folder.parents[1]) if other <= folder][:1]
 
 
@@ -264,8 +264,7 @@ def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:
     """Removes all but the best and the `num_kept` newest checkpoints up to the one just saved; returns the removed.
 
     Later ones were skipped as damaged on resume: they do not count, and are replaced when training reaches their step.
-    Until a continued run has made its last step, the checkpoint that it was continued from and the best one up to there
-    are kept too.
+    Until a continued run has made its last step, the last and the best checkpoint of the finished run are kept too.
     """
     reached = [folder for folder in list_checkpoints(run) if folder <= saved]
     kept, state = {*reached[-num_kept:], *_best_up_to(saved)}, read_state(saved)

@@ -70,8 +70,8 @@ class Update:
         """Whether no weight was changed."""
         return not math.isfinite(self.gradient_norm)
 
-    def in_words(self, seconds: float) -> str:
-        """Returns loss, accuracy and speed of an update that took so long, in few characters."""
+    def progress_text(self, seconds: float) -> str:
+        """Returns loss, accuracy and speed of an update that took `seconds`, in few characters."""
         names = {target: "loss" if len(self.targets) == 1 else target for target in self.targets}
         shown = [f"{names[target]} {one.loss:.2f} {one.accuracy:.0f} %" for target, one in self.targets.items()]
         figures = ["skipped"] if self.is_skipped else shown
