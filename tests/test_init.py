@@ -14,7 +14,7 @@ from transformers import AutoModel
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.errors import UserError
 from longmlm.hubs.weight_names import weight_names
-from longmlm.pipeline_files import ModelFacts, described, init
+from longmlm.pipeline_files import ModelFacts, init, model_facts
 from longmlm.settings.pipeline import Pipeline
 from tests.support.commands import command
 from tests.support.extras import sentence_folder
@@ -53,16 +53,16 @@ def base(model: str, length: int = 40, **more: object) -> Pipeline:
 
 
 def test_a_head_a_sentence_encoder_and_a_licence_are_recognized(folder: Path) -> None:
-    assert described(base("bert")) == ModelFacts(NUM_POSITIONS, has_head=True)
+    assert model_facts(base("bert")) == ModelFacts(NUM_POSITIONS, has_head=True)
     (folder / "sentences" / "README.md").write_text("---\nlicense: mit\n---\n", encoding="utf-8")
-    assert described(base("sentences")) == ModelFacts(NUM_POSITIONS, False, True, "mit")
-    assert described(base("sentences", NUM_POSITIONS, extension=False)).has_head is False
+    assert model_facts(base("sentences")) == ModelFacts(NUM_POSITIONS, False, True, "mit")
+    assert model_facts(base("sentences", NUM_POSITIONS, extension=False)).has_head is False
 
 
 @pytest.mark.parametrize("length", [NUM_POSITIONS + 1, 4000])
 def test_a_length_without_an_extension_must_fit_the_model(folder: Path, length: int) -> None:
     with pytest.raises(UserError, match=f"and bert reads {NUM_POSITIONS}"):
-        described(base("bert", length, extension=False))
+        model_facts(base("bert", length, extension=False))
 
 
 @pytest.mark.parametrize("extension", [True, False])
@@ -123,7 +123,7 @@ def test_of_a_model_on_a_hub_only_the_header_of_the_weights_is_read(
     publish(hub, folder / name)
     names = weight_names(str(folder / name))
     assert weight_names(f"owner/{name}") == names
-    about = described(base(f"owner/{name}"))
+    about = model_facts(base(f"owner/{name}"))
     assert (about.has_head, about.is_sentence_encoder) == (has_head, not has_head)
     assert not [*(folder / "cache").rglob("*.safetensors")]
 
