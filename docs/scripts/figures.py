@@ -129,9 +129,9 @@ def pays(language: int = 0) -> list[str]:
     """Returns README's table of the gain of whole rows over chunks, by where else in the row the token occurs."""
     cells = []
     for one in data("recorded")["where_longer_context_helps"][:-1]:
-        gain = _points(one["models"]["fitted, full attention"]["whole_minus_own_chunks"])
-        cells.append([PLACES[one["token_occurs"]][language], f"{one['share_percent']:.0f} %", gain])
-    return _table(f"| {' | '.join(head[language] for head in GAIN)} |", "|---|---:|---:|", cells)
+        gains = [_points(one["models"]["fitted, full attention"][f"whole_minus_{other}"]) for other in OTHERS]
+        cells.append([PLACES[one["token_occurs"]][language], f"{one['share_percent']:.0f} %", *gains])
+    return _table(f"| {' | '.join(head[language] for head in GAIN)} |", "|---|---:|---:|---:|", cells)
 
 
 def demo() -> list[str]:
@@ -157,10 +157,12 @@ READ = {
         "长模型读前 512 个 token，训练之后",
     ),
 }
+OTHERS = ("own_chunks", "control")
 GAIN = (
     ("the masked token also occurs", "被遮盖的 token 还出现在"),
     ("share of tokens", "占 token 的比例"),
-    ("gain (percentage points)", "提高（百分点）"),
+    ("over the same model on chunks", "比分段阅读的同一个模型"),
+    ("over the control", "比对照组"),
 )
 PLACES = {
     "in its chunk": ("in its chunk", "本段之内"),
