@@ -16,7 +16,7 @@ from longmlm.options import Option, given_options, options_of, sections
 from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
 from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, absent_stages, disagreements, stage_tables
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, RunConfig, absent_stages, disagreements, stage_tables
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, redacted_address
@@ -57,11 +57,7 @@ def parse(
         paths, usage = [path for path in paths if _is_toml_path(path)], f"{usage} {_usage(names)}"
         options = [*_named_arguments(names, others), *options]
     content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
-    if any(OPTION_ONLY in table for table in (content, table_at(content, STAGES[PretrainConfig]))):
-        option = f"--{OPTION_ONLY.replace('_', '-')}"
-        raise ConfigError(
-            f"{_names_of(paths)}: {OPTION_ONLY}: remove it, since a file would add steps each time; pass {option} N"
-        )
+    _check_adds_no_steps(content, paths, f"--{OPTION_ONLY.replace('_', '-')} N")
     tables = merged(content, _given(kind, content, options, f"{program} {usage}"))
     try:
         if kind is PretrainConfig and _is_pipeline(kind, content):
@@ -107,18 +103,28 @@ def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> T
     return given | ({STAGES.get(kind, OWN): own} if own else {})
 
 
-def pipeline_of(parts: Sequence[str | Path | Mapping[str, Any]], overrides: Mapping[str, Any]) -> ResolvedPipeline:
+def _check_adds_no_steps(content: Table, paths: Sequence[Path], remedy: str) -> None:
+    """Raises ConfigError for files or tables that would add steps to a run each time they are read."""
+    if any(OPTION_ONLY in table for table in (content, table_at(content, STAGES[PretrainConfig]))):
+        where = f"{_names_of(paths)}: " if paths else ""
+        raise ConfigError(f"{where}{OPTION_ONLY}: remove it, since a file would add steps each time; pass {remedy}")
+
+
+def pipeline_of(
+    parts: Sequence[str | Path | Mapping[str, Any]], overrides: Mapping[str, Any], more_steps: object
+) -> RunConfig:
     """Returns the pipeline that TOML files, names of shipped pipelines and tables describe, merged in order.
 
-    `overrides` are merged last; a key may be a dotted name, such as pretrain.recipe.num_steps. Raises ConfigError with
-    all errors in one line.
+    `overrides` are merged last; a key may be a dotted name, such as pretrain.recipe.num_steps. `more_steps` are added
+    to a finished run. Raises ConfigError with all errors in one line.
     """
     tables = (part if isinstance(part, Mapping) else _toml(_path(str(part))) for part in parts)
     content = functools.reduce(merged, [*tables, nested(overrides)], {})
+    files = [Path(str(part)) for part in parts if not isinstance(part, Mapping)]
+    _check_adds_no_steps(content, files, f"{OPTION_ONLY}=N")
     try:
-        return _with_secret(_resolved(ResolvedPipeline, content))
+        return _with_secret(_resolved(RunConfig, content | ({} if more_steps is None else {OPTION_ONLY: more_steps})))
     except ConfigError as error:
-        files = [Path(str(part)) for part in parts if not isinstance(part, Mapping)]
         raise ConfigError(f"{_names_of(files)}: {error}" if files and not overrides else str(error)) from None
 
 

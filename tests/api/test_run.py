@@ -19,11 +19,12 @@ import longmlm
 from longmlm.api import pipelines
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.config import parse
-from longmlm.errors import ConfigError, DataError, FolderError, ModelError, PipelineError, UserError
+from longmlm.errors import CheckpointError, ConfigError, DataError, FolderError, ModelError, PipelineError, UserError
 from longmlm.folders import verify
 from longmlm.processes import exclusive_lock
 from longmlm.reports.evaluation import finding
-from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.pipeline import RunConfig
+from longmlm.training.run_folder import newest_state
 from tests.support.launching import has_steps
 from tests.support.tiny import PIPELINE, tiny_project
 from tests.support.training import SOURCES
@@ -49,9 +50,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def resolved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[ResolvedPipeline]:
+def resolved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     """The settings of the pipelines that would run; none does."""
-    configs: list[ResolvedPipeline] = []
+    configs: list[RunConfig] = []
     monkeypatch.setattr(pipelines, "_execute", configs.append)
     monkeypatch.setattr(pipelines, "_result", lambda _: pipelines.PipelineResult(*[None] * 5))
     return configs
@@ -71,6 +72,16 @@ def test_a_pipeline_runs_to_its_release_and_is_then_done(folder: Path, capfd: py
     assert longmlm.run(tomllib.loads(PIPELINE), **RELEASED) == result
     assert {path: path.stat().st_mtime_ns for path in written} == written
     assert "[5/5] release: already done" in capfd.readouterr().out
+
+
+def test_steps_are_added_to_a_finished_run(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = {"until": "pretrain", "pretrain.recipe.num_steps": 2}
+    longmlm.run("mine.toml", **settings)
+    for num_steps, step in ((1, 3), (2, 5)):
+        result = longmlm.run("mine.toml", more_steps=num_steps, **settings)
+        assert "[3/3] pretrain: started" in capfd.readouterr().out
+        state = newest_state(result.run)
+        assert (state.state.step, state.num_steps) == (step, step)
 
 
 def test_a_script_without_a_guard_runs_it_once(folder: Path) -> None:
@@ -93,16 +104,16 @@ def test_a_script_without_a_guard_runs_it_once(folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_settings_are_those_of_the_command(
-    resolved: list[ResolvedPipeline], parts: list[Any], overrides: dict[str, Any], options: list[str]
+    resolved: list[RunConfig], parts: list[Any], overrides: dict[str, Any], options: list[str]
 ) -> None:
     longmlm.run(*parts, **overrides)
     if options == ["demo"]:
-        expected = parse(ResolvedPipeline, ["demo", "--output", "out"])
+        expected = parse(RunConfig, ["demo", "--output", "out"])
     else:
         base = [] if isinstance(parts[0], Mapping) else ["mine.toml"]
         if not base:
             Path("other.toml").write_text(PIPELINE, encoding="utf-8")
-        expected = parse(ResolvedPipeline, [*(base or ["other.toml"]), *options])
+        expected = parse(RunConfig, [*(base or ["other.toml"]), *options])
     assert resolved == [expected]
 
 
@@ -125,13 +136,18 @@ def test_settings_are_those_of_the_command(
         (["mine.toml"], {"corpus": ["gone.jsonl"]}, DataError, "gone.jsonl"),
         (["mine.toml"], {"corpus": "text.jsonl"}, ConfigError, "a list is needed"),
         (["mine.toml"], {"output": "text.jsonl"}, FolderError, "text.jsonl"),
+        (["mine.toml", {"more_steps": 3}], {}, ConfigError, "give more_steps=N when steps are to be added"),
+        (["mine.toml"], {"pretrain.more_steps": 3}, ConfigError, "give more_steps=N when steps are to be added"),
+        (["mine.toml"], {"more_steps": 0}, ConfigError, "more_steps must be at least 1"),
+        (["mine.toml"], {"more_steps": "3"}, ConfigError, "more_steps: Input should be a valid integer"),
+        (["mine.toml"], {"more_steps": 3}, CheckpointError, "continues a finished run, but out/run has no checkpoint"),
         ([3], {}, ValueError, "must be a path, a name or a mapping, not a int"),
         ([""], {}, ValueError, "must be a path"),
         (["mine.toml", None], {}, ValueError, "must be a path"),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line_before_anything_runs(
-    resolved: list[ResolvedPipeline],
+    resolved: list[RunConfig],
     parts: list[Any],
     overrides: dict[str, Any],
     error: type[Exception],

@@ -49,6 +49,8 @@ def test_a_command_stays_as_it_is(tmp_path: Path) -> None:
     ("launch", "parts"),
     [
         ("dpp", ["there is no program 'dpp'", "a launch that comes with longmlm", *NAMES]),
+        ("slurm", ["slurm is no launch but a job", "longmlm launch-config slurm", *NAMES]),
+        ("kubernetes --num_processes 2", ["kubernetes is no launch but a job", "longmlm launch-config kubernetes"]),
         ("", ["there is no program ''"]),
         ("accelerate launch --config_file gone/ddp.yaml", ["no file gone/ddp.yaml", "launch = 'ddp'"]),
         ("accelerate launch --config-file=gone.yaml", ["there is no file gone.yaml: check its path"]),

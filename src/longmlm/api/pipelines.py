@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from longmlm.errors import PipelineError, UserError, explained, naming
 from longmlm.inputs import check_inputs
 from longmlm.processes import ERROR_FILE, end_with_parent
 from longmlm.reports.evaluation import finding
-from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline, RunConfig
 from longmlm.settings.results import result_of
 
 COMMAND = (
@@ -53,14 +53,19 @@ class PipelineResult:
 
 
 def run(
-    pipeline: str | Path | Mapping[str, Any], /, *overlays: str | Path | Mapping[str, Any], **overrides: Any
+    pipeline: str | Path | Mapping[str, Any],
+    /,
+    *overlays: str | Path | Mapping[str, Any],
+    more_steps: int | None = None,
+    **overrides: Any,
 ) -> PipelineResult:
     """Runs the stages of a pipeline that have no result yet, as `longmlm run` does, and returns what they have written.
 
     `pipeline` is the path of a TOML file, the name of a shipped pipeline such as "demo", or a mapping with the keys of
     such a file. Each of `overlays` is merged over it, and `overrides` over all of them: `length=1536`, or a table such
     as `pretrain={"recipe": {"num_steps": 100}}`. A dotted name is one setting: `**{"pretrain.recipe.num_steps": 100}`.
-    Paths are relative to the working directory.
+    Paths are relative to the working directory. `more_steps` adds so many steps to a run that has finished, as
+    --more-steps of the command does.
 
     Each stage runs in its own process, which prints its progress. Ctrl-C stops them as it stops the command, and
     raises KeyboardInterrupt; the same call resumes.
@@ -77,7 +82,7 @@ def run(
         if not isinstance(part, str | os.PathLike | Mapping) or not str(part):
             raise ValueError(f"a pipeline must be a path, a name or a mapping, not a {type(part).__name__}")
     try:
-        config = pipeline_of([_plain(part) for part in (pipeline, *overlays)], _plain(overrides))
+        config = pipeline_of([_plain(part) for part in (pipeline, *overlays)], _plain(overrides), _plain(more_steps))
         with naming(Path(config.output)):
             check_inputs(config)
     except UserError:
@@ -103,15 +108,16 @@ def _plain(value: Any) -> Any:
             return value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value  # of numpy
 
 
-def _execute(config: ResolvedPipeline) -> None:
+def _execute(config: RunConfig) -> None:
     """Runs the command for these settings, which it reads from its standard input, since they may hold a password."""
-    text = tomli_w.dumps(present(asdict(config)))
+    text = tomli_w.dumps(present(asdict(replace(config, more_steps=None))))
+    options = [] if config.more_steps is None else ["--more-steps", str(config.more_steps)]
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # the command's output follows what was printed before
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "errors.txt"
         with subprocess.Popen(
-            COMMAND,
+            [*COMMAND, *options],
             env={**os.environ, ERROR_FILE: str(errors)},
             stdin=subprocess.PIPE,
             text=True,

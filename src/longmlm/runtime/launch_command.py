@@ -28,6 +28,11 @@ def launch_command(launch: str) -> list[str]:
     words, names = _expanded(_split(launch)), launch_names()
     if not words or shutil.which(words[0], path=search_path()) is None:
         program = words[0] if words else ""
+        if program in {path.stem for path in JOBS.iterdir()}:
+            raise ConfigError(
+                f"launch = {launch!r}: {program} is no launch but a job, in which a cluster starts the training: print "
+                f"its file with longmlm launch-config {program}, or name a launch: {', '.join(names)}"
+            )
         raise ConfigError(
             f"launch = {launch!r}: there is no program {program!r}{_suggestion(program, names)}: name one, such as "
             f"accelerate launch, or a launch that comes with longmlm: {', '.join(names)}"
