@@ -5,15 +5,20 @@ import itertools
 import pydoc
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from longmlm.errors import ReleaseError
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance
+from longmlm.artifacts.run import CheckpointState, Continuation, TrainState
+from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import verify
 from longmlm.release import build
-from longmlm.settings.release import ReleaseCard, ReleaseConfig
+from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages import release as release_stage
 from longmlm.stages.release import release
 from tests.support.served import content
@@ -49,6 +54,37 @@ def test_a_release_of_the_same_model_is_replaced_and_nothing_else_is(
     (output / "notes.txt").unlink()
     (output / "README.md").write_text("# Mine\n", encoding="utf-8")
     assert (released()[0], titles()) == (2, ["Mine"])
+
+
+@pytest.mark.parametrize(
+    ("is_continued", "changed", "is_replaced"),
+    [(True, {}, True), (False, {}, False), (True, {"rows_sha256": "other"}, False), (True, {"base": None}, False)],
+)
+def test_a_release_from_before_steps_were_added_is_replaced(
+    tmp_path: Path, is_continued: bool, changed: dict[str, Any], is_replaced: bool
+) -> None:
+    settings = build.ReleaseSettings(ReleaseRecipe(), ReleaseCard(title="tiny"), tmp_path / "out")
+    made_from = {"model_sha256": "before", "rows_sha256": "rows", "base": {"name": "base"}}
+    with build.new_release(settings, "before", made_from, Provenance()) as folder:
+        (folder / "README.md").write_text("before", encoding="utf-8")
+    after = made_from | {"model_sha256": "after"} | changed
+    refused = pytest.raises(FolderError, match="holds no release of this model")
+    with (
+        nullcontext() if is_replaced else refused,
+        build.new_release(settings, "after", after, Provenance(), is_continued) as folder,
+    ):
+        (folder / "README.md").write_text("after", encoding="utf-8")
+    verify(tmp_path / "out")
+    assert (tmp_path / "out/README.md").read_text(encoding="utf-8") == ("after" if is_replaced else "before")
+
+
+@pytest.mark.parametrize("added", [(), (Continuation(from_step=4, num_steps=2),)])
+def test_the_checkpoint_tells_whether_steps_were_added(tmp_path: Path, added: tuple[Continuation, ...]) -> None:
+    assert not build.has_added_steps(tmp_path)
+    recipe = PretrainRecipe(num_steps=4, batch_tokens=8, learning_rate=1e-4, warmup_steps=0)
+    saved = CheckpointState(state=TrainState(step=4), recipe=recipe, rows_sha256="", continuations=added)
+    artifact.write(tmp_path / CheckpointState.FILE, saved)
+    assert build.has_added_steps(tmp_path) == bool(added)
 
 
 def test_a_card_is_for_one_address_and_a_release_for_another_is_written_anew(

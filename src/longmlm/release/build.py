@@ -1,7 +1,7 @@
 """Building of a released folder: export, card and provenance, verified before the folder appears."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import PICTURES
 from longmlm.artifacts.provenance import Provenance, read_provenance
 from longmlm.artifacts.released import RELEASED_FROM, ReleasedFrom
+from longmlm.artifacts.run import CheckpointState
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
@@ -33,6 +34,7 @@ from longmlm.reports.model_card import CardFacts, languages, model_card, trainin
 from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseCard, ReleaseRecipe, SentencePooling
 from longmlm.temporary import leads_out
+from longmlm.training.run_folder import read_state
 
 MODEL_SHA256, ADDRESS = "model_sha256", "address"  # keys of the manifest
 
@@ -59,8 +61,8 @@ def write_release(model: Path, rows_name: str, evaluation_folder: str | None, se
     """Writes the output folder and returns what was verified; nothing if the folder already holds this very release.
 
     A release is identified by the content of model, rows and evaluation, by its settings and, if it will be published,
-    by the address on its card. One of the same model in which any of these differ is replaced. Raises FolderError when
-    the folder holds something else, and ReleaseError for a model that longmlm did not train, or that fails a check: the
+    by the address on its card. One of the same model, or of a run before steps were added to it, in which any of these
+    differ is replaced. Raises FolderError when the folder holds something else, and ReleaseError for a model that longmlm did not train, or that fails a check: the
     folder is then removed, and an earlier one kept.
     """
     recipe, card, provenance = settings.recipe, settings.card, read_provenance(model)
@@ -78,7 +80,7 @@ def write_release(model: Path, rows_name: str, evaluation_folder: str | None, se
         base=base and base.published(),
         evaluation_sha256=evaluation.sha256 if evaluation else None,
     )
-    with new_release(settings, sha256, made_from.content, provenance) as folder:
+    with new_release(settings, sha256, made_from.content, provenance, has_added_steps(model)) as folder:
         if folder is None:
             return []
         pictures = pictures_in(Path(evaluation_folder)) if evaluation_folder else []
@@ -126,12 +128,17 @@ def write_model(model: Path, rows: Rows, recipe: ReleaseRecipe, folder: Path) ->
 
 @contextmanager
 def new_release(
-    settings: ReleaseSettings, model_sha256: str, made_from: Mapping[str, object], provenance: Provenance
+    settings: ReleaseSettings,
+    model_sha256: str,
+    made_from: Mapping[str, object],
+    provenance: Provenance,
+    is_continued: bool = False,
 ) -> Iterator[Path | None]:
     """Yields an empty folder to write a release into; None if the output is already the release made from this.
 
     The folder takes the place of an earlier release if the block succeeds. Raises FolderError unless the output is
-    absent, or an intact release of the same model and nothing else, and ReleaseError for a hub without a licence.
+    absent, or an intact release of the same model and nothing else, and ReleaseError for a hub without a licence. A model
+    that `is_continued` may have other weights than the release that it replaces, but the same rows and base.
     """
     if settings.target and settings.target.is_hub:
         check_licence(settings.card, provenance)
@@ -140,19 +147,27 @@ def new_release(
     if earlier.get(RELEASED_FROM) == made_from and (settings.target is None or earlier.get(ADDRESS) == address):
         yield None
         return
-    check_replaceable_release(output, earlier, model_sha256)
+    before, replaceable = earlier.get(RELEASED_FROM) or {}, {model_sha256}
+    if is_continued and all(name in before and before[name] == made_from[name] for name in ("rows_sha256", "base")):
+        replaceable.add(earlier[MODEL_SHA256])
+    check_replaceable_release(output, earlier, replaceable)
     about = {RELEASED_FROM: made_from, MODEL_SHA256: model_sha256, ADDRESS: address}
     with new_folder(output, about, replaces_earlier=True) as partial:
         yield partial
         earlier = verified_release(output)  # something may have been added while this one was made
-        check_replaceable_release(output, earlier, model_sha256)
+        check_replaceable_release(output, earlier, replaceable)
     if earlier:
         print(f"replaced the earlier release in {output}")
 
 
-def check_replaceable_release(output: Path, manifest: Mapping[str, Any], model_sha256: str) -> None:
-    """Raises FolderError unless the folder is absent or a release of this model and nothing else."""
-    if manifest and manifest.get(MODEL_SHA256) != model_sha256:
+def has_added_steps(checkpoint: Path) -> bool:
+    """Returns whether a model is a checkpoint of a run to which steps were added."""
+    return (checkpoint / CheckpointState.FILE).is_file() and bool(read_state(checkpoint).continuations)
+
+
+def check_replaceable_release(output: Path, manifest: Mapping[str, Any], models_sha256: Collection[str | None]) -> None:
+    """Raises FolderError unless the folder is absent or a release of one of these models and nothing else."""
+    if manifest and manifest.get(MODEL_SHA256) not in models_sha256:
         raise FolderError(f"{output} holds no release of this model: remove it or name another folder")
     if manifest and (note := unlisted_note(output, manifest["files"])):
         raise FolderError(f"{output} would be replaced, and what was added to it lost ({note}): move that elsewhere")
