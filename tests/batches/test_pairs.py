@@ -147,6 +147,18 @@ def test_half_of_the_pairs_are_negatives_anew_in_each_epoch_and_by_each_seed() -
         assert abs(both.mean(axis=1) - 0.5).max() < 0.3
 
 
+def test_the_label_does_not_follow_from_the_length_of_the_second_segment() -> None:
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, 8, (400, 2)).tolist()  # rows of two sentences, as in SENTENCE-PAIR
+    rows = LimitedRows(tuple(row_of(number, *([7] * length for length in row)) for number, row in enumerate(lengths)))
+    pairs = [Pairing("nsp", SPECIAL).pair(rows, row, 1, epoch) for row in range(400) for epoch in range(5)]
+    labels = np.array([pair.label for pair in pairs])
+    second = np.array([len(pair) - pair.second_start for pair in pairs])
+    assert abs(second[labels == 1].mean() - second[labels == 0].mean()) < 0.3
+    shares = [np.bincount(second[labels == label], minlength=10) / (labels == label).sum() for label in (0, 1)]
+    assert abs(shares[0] - shares[1]).sum() / 2 < 0.1  # what the best guess from the length alone gains over chance
+
+
 def test_a_pair_stays_in_order_where_there_is_no_other_document() -> None:
     rows = LimitedRows((FIRST, replace(SECOND, document_hashes=FIRST.document_hashes)))
     pairs = [Pairing("nsp", SPECIAL).pair(rows, 0, 3, epoch) for epoch in range(50)]

@@ -12,6 +12,8 @@ The labels are those of transformers: next_sentence_label is 1 if B is random, s
 swapped. A row of one sentence is no pair, and has no label.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -26,7 +28,7 @@ from longmlm.settings.masking import PairKind
 NO_PAIR = -100  # the label that transformers ignores
 IN_ORDER, NEGATIVE = 0, 1
 PAIR_STREAM, PARTNER_STREAM = 1, 2  # a word of Philox's counter; masks have 0
-NUM_PARTNERS = 10
+NUM_PARTNERS, TOLERANCE = 10, 0.1
 DOCUMENT_COLUMNS = ("document_starts", "document_sources", "document_hashes")
 
 
@@ -60,27 +62,42 @@ class Pairing:
         first, second = row.window(1, border, special), row.window(border, len(row) - 1, special)
         if sign % 2 and self.kind == "sop":
             return _joined(second, first, NEGATIVE)
-        if sign % 2 and (other := _partner(rows, row, row_id, seed, epoch)):
-            begin, end = _random_segment(other, start, len(second) - 2, rows.row_length - len(first) - 1)
-            return _joined(first, other.window(begin, end, special), NEGATIVE)
+        if sign % 2:
+            drawn = _random_integers(seed, row_id, PARTNER_STREAM, epoch, NUM_PARTNERS)
+            partners = (other for number in drawn if _is_partner(other := rows[number % len(rows)], row))
+            if other := _random_second(partners, start, second, rows.row_length - len(first) - 1, special):
+                return _joined(first, other, NEGATIVE)
         return _joined(first, second, IN_ORDER)
 
 
-def _partner(rows: Rows | LooseRows, row: Row, row_id: int, seed: int, epoch: int) -> Row | None:
-    """Returns the first of ten drawn rows that is of another document and has several sentences; None if there is none.
+def _is_partner(other: Row, row: Row) -> bool:
+    """Returns whether a row is of another document and has several sentences.
 
     A row of one sentence may be a part of a long one.
     """
-    drawn = (rows[number % len(rows)] for number in _random_integers(seed, row_id, PARTNER_STREAM, epoch, NUM_PARTNERS))
-    differ = (other for other in drawn if _document(other) != _document(row))
-    return next((other for other in differ if len(_sentence_starts(other)) > 1), None)
+    return _document(other) != _document(row) and len(_sentence_starts(other)) > 1
+
+
+def _random_second(partners: Iterator[Row], drawn: int, second: Row, room: int, special: SpecialTokens) -> Row | None:
+    """Returns the segment that is nearest to `second` in length, one from each partner; None if there is no partner.
+
+    The first that differs by at most a tenth is taken. With a single partner, whose sentences may all be longer, the
+    label would follow from the length of B.
+    """
+    length, nearest, least = len(second) - 2, None, math.inf
+    for other in partners:
+        begin, end = _random_segment(other, drawn, length, room)
+        if (difference := abs(end - begin - length)) < least:
+            nearest, least = (other, begin, end), difference
+        if difference <= TOLERANCE * length:
+            break
+    return nearest and nearest[0].window(*nearest[1:], special)
 
 
 def _random_segment(other: Row, drawn: int, length: int, room: int) -> tuple[int, int]:
     """Returns where a random B begins and ends in a row: whole sentences, as near to `length` tokens as possible.
 
-    Otherwise the label would follow from the length of B or from its last token. Only a first sentence of more than
-    `room` tokens is cut.
+    Otherwise the label would follow from the last token of B. Only a first sentence of more than `room` tokens is cut.
     """
     starts, last = _sentence_starts(other), len(other) - 1
     begins = starts[starts + length <= last]
