@@ -1,4 +1,4 @@
-"""Fill the tables of README and docs/expectations.md from the files of runs: python docs/scripts/figures.py.
+"""Fill the tables of README, docs/expectations.md and experiment 11: python docs/scripts/figures.py.
 
 The files are in docs/experiments/data. A table stands between two comments. `named` holds the figures that stand in
 sentences; tests/docs checks that each of them is in its page, and that no page has a number that is not one of them.
@@ -9,14 +9,18 @@ import re
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
+
+from claims import CLAIMS, cells, interval, task_cells
 
 from longmlm.artifacts.accuracy import difference
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "docs" / "experiments"
-PAGES = (ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "docs" / "expectations.md")
+PAGES = (
+    *(ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "docs" / "expectations.md"),
+    EXPERIMENTS / "0011-findings-of-papers.md",
+)
 FILLED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 MINILM, CHINESE, BUNDLED = (
     "all-MiniLM-L6-v2 with a new MLM head",
@@ -44,6 +48,14 @@ def filled(page: str) -> str:
 def named() -> dict[str, list[str]]:
     """Returns by page the figures that stand in its sentences, as they are written there."""
     return {"README.md": [*_of_minilm(), *_of_speed()], "expectations.md": [*_of_short_texts(), *_of_lengths()]}
+
+
+def quoted() -> dict[str, list[str]]:
+    """Returns by page of docs/ the findings of experiment 11 that its sentences quote, with their intervals."""
+    found: dict[str, list[str]] = {}
+    for claim in (claim for claim in CLAIMS if claim.page):
+        found.setdefault(claim.page, []).append(interval(claim.measured(data(claim.comparison)), _signed))
+    return found
 
 
 def lost() -> list[str]:
@@ -102,20 +114,15 @@ def context() -> list[str]:
 
 
 def tasks() -> list[str]:
-    """Returns the table of differences on labelled tasks whose interval excludes zero before correction."""
-    head = "| task | compared | difference | corrected |"
+    """Returns the table of differences on labelled tasks, with intervals before and after correction."""
     study = json.loads((EXPERIMENTS / "downstream.json").read_text(encoding="utf-8"))
-    cells = []
-    for task, arm, words in COMPARED:
-        found, arms = study[task]["arms"][arm]["differences"][0], study[task]["arms"].values()
-        number = sum(bool(each["differences"]) for each in arms)
-        half = (
-            NormalDist().inv_cdf(1 - 0.025 / number) / NormalDist().inv_cdf(0.975) * (found["high"] - found["low"]) / 2
-        )
-        corrected = f"[{_signed(found['mean'] - half)}, {_signed(found['mean'] + half)}] ({number})"
-        interval = f"{_signed(found['mean'])} [{_signed(found['low'])}, {_signed(found['high'])}]"
-        cells.append([task.partition("-")[0], words, interval, corrected])
-    return _table(head, "|---|---|---|---|", cells)
+    return _table("| task | compared | difference | corrected |", "|---|---|---|---|", task_cells(study, _signed))
+
+
+def findings() -> list[str]:
+    """Returns the table of what papers found, and what was found here."""
+    head = "| paper | finding | compared | difference, 95 % interval | seeds | result |"
+    return _table(head, "|---|---|---|---|---:|---|", cells(data, _signed))
 
 
 def minilm(language: int = 0) -> list[str]:
@@ -139,12 +146,6 @@ def demo() -> list[str]:
     return _columns({view: measured["whole"] for view, measured in data("demo")["measured"].items()})
 
 
-COMPARED = (
-    ("hyperpartisan-frozen", "chunks-attention", "chunks of 512 − first 512 tokens"),
-    ("hyperpartisan-frozen", "recovered-1536", "long model, 1536 tokens − first 512"),
-    ("litbank", "recovered-1536", "long model, inputs of 1536 − base model, 512"),
-    ("laws", "tfidf-128", "TF-IDF, 128 characters − BERT, 128 tokens"),
-)
 ARMS = ("fitted", "hierarchical")
 VIEWS = ("base_cut", "base_windows", "long_before", "long_after", "long_after_cut")
 READ = {
@@ -179,6 +180,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "pays": pays,
     "pays-zh": partial(pays, 1),
     "demo": demo,
+    "findings": findings,
 }
 
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 WINGS = {  # what is deleted, besides the line in cli.py
-    "compare": ("src/longmlm/compare", "tests/compare", "docs/compare.md", "docs/experiments/scripts/summary.py"),
+    "compare": (
+        *("src/longmlm/compare", "tests/compare", "docs/compare.md"),
+        *("docs/experiments/scripts/summary.py", "docs/experiments/scripts/kept_comparison.py"),
+    ),
     "downstream": (
         *("src/longmlm/downstream", "tests/downstream", "docs/downstream.md"),
         "docs/experiments/scripts/downstream_study.py",

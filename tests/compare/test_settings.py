@@ -123,7 +123,12 @@ def test_paths_of_arms_start_from_the_home_folder(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("path", sorted((EXPERIMENTS / "compare").glob("*.toml")), ids=lambda path: path.stem)
 def test_comparisons_of_the_experiments_are_of_valid_pipelines(path: Path) -> None:
-    files = {"minilm": ["minilm-1536"], "mini": ["demo", str(EXPERIMENTS / "mini.toml")]}
+    files = {
+        "minilm": ["minilm-1536"],
+        "mini": ["demo", str(EXPERIMENTS / "mini.toml")],
+        "bert": [str(EXPERIMENTS / "bert-mini.toml")],
+        "albert": ["albert-mini"],
+    }
     config = settings(*files.get(path.stem.partition("-")[0], []), str(path))
     seed = config.compare.seeds[0]
     assert all(variant(config, arm, {}, seed).arm == arm for arm in config.compare.arms)

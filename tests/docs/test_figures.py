@@ -1,9 +1,9 @@
-"""Each figure of README and of docs/expectations.md is the one that docs/scripts/figures.py reads from kept files."""
+"""Each figure of README, docs/expectations.md and experiment 11 follows from kept files, by docs/scripts/figures.py."""
 
 import re
 
 import pytest
-from figures import FILLED, PAGES, TABLES, filled, named
+from figures import FILLED, PAGES, ROOT, TABLES, filled, named, quoted
 
 from tests.support.pages import FENCE, INLINE, Page
 
@@ -28,7 +28,13 @@ def test_every_table_stands_in_a_page() -> None:
     assert {match[2] for path in PAGES for match in FILLED.finditer(path.read_text(encoding="utf-8"))} == TABLES.keys()
 
 
-@pytest.mark.parametrize("name", PROSE)
+@pytest.mark.parametrize("name", quoted())
+def test_pages_quote_the_findings_as_they_were_measured(name: str) -> None:
+    text = " ".join(Page(ROOT / "docs" / name).text.split())
+    assert [finding for finding in quoted()[name] if finding not in text] == []
+
+
+@pytest.mark.parametrize("name", NO_RESULTS)
 def test_sentences_have_the_figures_of_the_runs_and_no_others(name: str) -> None:
     figures = named()[name.replace(".zh-CN", "")]
     if name in named():
