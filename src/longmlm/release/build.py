@@ -61,7 +61,7 @@ def write_release(model: Path, rows_name: str, evaluation_folder: str | None, se
     """Writes the output folder and returns what was verified; nothing if the folder already holds this very release.
 
     A release is identified by the content of model, rows and evaluation, by its settings and, if it will be published,
-    by the address on its card. One of the same model, or of a run before steps were added to it, in which any of these
+    by the address on its card. One of the same model, or of its run before steps were added, in which any of these
     differ is replaced. Raises FolderError when the folder holds something else, and ReleaseError for a model that
     longmlm did not train, or that fails a check: the folder is then removed, and an earlier one kept.
     """
@@ -137,8 +137,8 @@ def new_release(
     """Yields an empty folder to write a release into; None if the output is already the release made from this.
 
     The folder takes the place of an earlier release if the block succeeds. Raises FolderError unless the output is
-    absent, or an intact release of the same model and nothing else, and ReleaseError for a hub without a licence. A
-    model that `is_continued` may have other weights than the release that it replaces, but the same rows and base.
+    absent, or an intact release of the same model and nothing else, and ReleaseError for a hub without a licence. If
+    steps were added to the run, `is_continued`, the earlier one may have other weights, but the same rows and base.
     """
     if settings.target and settings.target.is_hub:
         check_licence(settings.card, provenance)

@@ -69,8 +69,8 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     state = resumable_state(resumed_from, task.record)
     run.accelerator.print(f"resuming after step {state.step}, from {resumed_from}")
     if task.record.continuations:
-        added = counted(task.record.continuations[-1].num_steps, "step")
-        run.accelerator.print(f"{added} were added to the run, which ends at step {task.num_steps}")
+        added = counted(task.record.continuations[-1].num_steps, "added step")
+        run.accelerator.print(f"the run has {added}, and will end at step {task.num_steps}")
     for note in notes_on_threads(resumed_from, task.record):
         run.accelerator.print(note)
     _prepare_folder(task, run, state)
