@@ -62,7 +62,7 @@ def test_a_finished_run_goes_on_at_its_cursor_with_its_optimizer(
     cursor = state_at(run, 12).cursor
     assert len(seen) == cursor
     train(added(settings))
-    assert "6 steps were added to the run, which ends at step 18" in capsys.readouterr().out
+    assert "the run has 6 added steps, and will end at step 18" in capsys.readouterr().out
     assert len(drawn) == cursor // 2 and seen.isdisjoint(drawn)
     saved = read_state(list_checkpoints(run)[-1])
     assert (saved.state.step, saved.num_steps, saved.recipe) == (18, 18, settings.recipe)
