@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,15 @@ def test_an_error_of_a_stage_is_raised_with_its_line(folder: Path) -> None:
     assert "\n" not in str(raised.value) and raised.value.exit_code == 2
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Lets SIGINT raise KeyboardInterrupt, which a process that a shell starts in the background ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_stops_the_command_and_is_raised(folder: Path) -> None:
     def interrupt() -> None:
         deadline = time.monotonic() + 120
