@@ -89,7 +89,7 @@ def test_one_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_machines(folder: Path, start: Start) -> None:
     for rank in (0, 1):
-        [call] = start(TABLE["two machines, on each"].replace("--machine_rank 0", f"--machine_rank {rank}"))
+        [call] = start(TABLE["two machines, on each of them"].replace("--machine_rank 0", f"--machine_rank {rank}"))
         options = options_of(call, folder)
         assert (options.machine_rank, options.num_machines, options.num_processes) == (rank, 2, 16)
         assert (options.main_process_ip, options.main_process_port) == ("FIRST", 29500)
