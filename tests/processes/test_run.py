@@ -71,6 +71,7 @@ def test_a_failing_stage_is_named_and_keeps_its_exit_code(folder: Path) -> None:
     (folder / "text.jsonl").write_text("{}\n" + " " * QUICKLY_READ_BYTES)  # too large to be read before the stages
     code, lines = longmlm(folder, "run", "mine.toml")
     assert code == 2
-    assert [line.split(",")[0] for line in lines[:2]] == ["[1/5] extend: already done", "[2/5] prepare: started"]
+    assert lines[0] == "page of the training: out/run/index.html"
+    assert [line.split(",")[0] for line in lines[1:3]] == ["[1/5] extend: already done", "[2/5] prepare: started"]
     assert lines[-2].startswith("error: ")
     assert lines[-1] == "[2/5] prepare: failed (exit code 2): fix that, then the same command resumes from this stage"

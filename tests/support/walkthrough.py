@@ -67,7 +67,7 @@ def _set(path: Path, block: str) -> None:
 
 
 def _shorten(path: Path, settings: Mapping[str, str]) -> None:
-    if path.is_file() and "[release.recipe]" not in path.read_text(encoding="utf-8"):
+    if path.is_file() and not re.search("^allow_unrecovered", path.read_text(encoding="utf-8"), re.MULTILINE):
         _set(path, "[release.recipe]\nallow_unrecovered = true\n")
     if path.is_file():
         text = path.read_text(encoding="utf-8")
