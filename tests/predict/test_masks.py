@@ -57,7 +57,7 @@ def test_several_occurrences_are_noted() -> None:
         (TEXT, "dog", 1, "does not have the word 'dog': name a word that it has"),
         (TEXT, "CAT", 1, "does not have the word 'CAT', but 'cat': upper and lower case differ"),
         (TEXT, "atego", 1, "'atego' except in 'Category': name the whole word"),
-        (TEXT, "cat", 3, "has 'cat' 2 times: set occurrence to 2 or less"),
+        (TEXT, "cat", 3, "has 'cat' 2 times: set occurrence to at most 2"),
         ("a [MASK] cat", "cat", 1, r"already has a mask, \[MASK\]: remove it, or --mask"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from longmlm import folders
+from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.errors import CheckpointError, DataError, FolderError
 from longmlm.folders import MANIFEST, seal, verify
 from longmlm.stages.checkpoints import checkpoint_table
@@ -138,7 +139,9 @@ def test_a_manifest_that_lists_too_few_files_makes_the_checkpoint_damaged_and_th
 
 
 def contents(run: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+    return {
+        path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name not in (".lock", PAGE_FILE)
+    }
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_nothing_in_it_changes(settings, train, finished):

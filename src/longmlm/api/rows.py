@@ -231,7 +231,7 @@ def read_rows(
     rows = open_named_rows(pin_rows(str(name)), split)
     if split == "train" and num_rows > len(rows):
         held = counted(len(rows), "training row")
-        raise ValueError(f"rows_per_batch is {num_rows}, but {name} has {held}: set it to {len(rows)} or less")
+        raise ValueError(f"rows_per_batch is {num_rows}, but {name} has {held}: set it to at most {len(rows)}")
     if tokenizer is None:
         vocabulary = _own_vocabulary(rows)
     else:

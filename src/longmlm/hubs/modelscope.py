@@ -70,7 +70,7 @@ def _client(seconds: float = TIMEOUT_SECONDS) -> Iterator[HubApi]:
     logger.setLevel(logging.CRITICAL + 1)
     try:
         with tempfile.TemporaryDirectory() as home:
-            api = HubApi(HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home)))
+            api = HubApi(HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home), cache_dir=Path(home)))
             for scheme in ("http://", "https://"):
                 api.legacy._session.mount(scheme, SingleAttempt(seconds))  # noqa: SLF001 - there is no setting for its retries
             yield api

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from longmlm.errors import counted
 from longmlm.predict.masks import MaskedText
 from longmlm.reports.tables import Table, text_table
 
@@ -38,7 +39,9 @@ def tables(masked: MaskedText, found: Mapping[str, Sequence[Prediction]], top_k:
             own, title = [found[name][number] for name in names], ""
             if number == 0 or masked.word is None:
                 are_many = masked.word is not None and len(tokens) > 1
-                yield masked.surroundings(own[0].span) + (f" ({len(tokens)} tokens, all masked)" if are_many else "")
+                yield masked.surroundings(own[0].span) + (
+                    f" ({counted(len(tokens), 'token')}, all masked)" if are_many else ""
+                )
             if len(tokens) > 1:
                 title = f"mask {number + 1}" if token is None else f"token {number + 1}: {token}"
             lines = [[f"{rank + 1}", *(_candidate(one, rank) for one in own)] for rank in range(min(top_k, _most(own)))]

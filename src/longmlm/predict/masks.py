@@ -86,7 +86,7 @@ def masked_text(given: str, word: str | None, occurrence: int, mask_tokens: Coll
     if not spans:
         raise DataError(f"{_name_of(given)} does not have the word {word!r}{_reason(word, text)}")
     if occurrence > len(spans):
-        raise DataError(f"the text has {word!r} {counted(len(spans), 'time')}: set occurrence to {len(spans)} or less")
+        raise DataError(f"the text has {word!r} {counted(len(spans), 'time')}: set occurrence to at most {len(spans)}")
     note = ""
     if len(spans) > 1:
         times = f"{word!r} occurs {counted(len(spans), 'time')} in the text"

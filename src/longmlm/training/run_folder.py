@@ -267,8 +267,9 @@ def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:
     Until a continued run has made its last step, the last and the best checkpoint of the finished run are kept too.
     """
     reached = [folder for folder in list_checkpoints(run) if folder <= saved]
-    kept, state = {*reached[-num_kept:], *_best_up_to(saved)}, read_state(saved)
-    if state.continuations and state.state.step < state.num_steps:
+    kept = {*reached[-num_kept:], *_best_up_to(saved)}
+    state = read_state(saved) if (saved / CheckpointState.FILE).is_file() else None
+    if state and state.continuations and state.state.step < state.num_steps:
         finished = checkpoint_folder(run, state.continuations[-1].from_step)
         kept |= {finished, *_best_up_to(finished)}
     removed = [folder for folder in reached if folder not in kept]
