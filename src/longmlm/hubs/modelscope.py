@@ -60,10 +60,10 @@ def check_ready(target: Target) -> None:
 
 
 @contextmanager
-def _client(seconds: float = TIMEOUT_SECONDS) -> Iterator[HubApi]:
+def _client(seconds: float | None = None) -> Iterator[HubApi]:
     """Yields a client that sends each request once, logs nothing, and leaves no token or id on this machine.
 
-    A request fails after `seconds`; the client itself retries parts of a download.
+    A request fails after `seconds` or, by default, TIMEOUT_SECONDS; the client itself retries parts of a download.
     """
     logger = logging.getLogger("modelscope_hub")  # it logs requests with signed URLs
     level = logger.level
@@ -72,7 +72,7 @@ def _client(seconds: float = TIMEOUT_SECONDS) -> Iterator[HubApi]:
         with tempfile.TemporaryDirectory() as home:
             api = HubApi(HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home), cache_dir=Path(home)))
             for scheme in ("http://", "https://"):
-                api.legacy._session.mount(scheme, SingleAttempt(seconds))  # noqa: SLF001 - there is no setting for its retries
+                api.legacy._session.mount(scheme, SingleAttempt(seconds or TIMEOUT_SECONDS))  # noqa: SLF001 - there is no setting for its retries
             yield api
     finally:
         logger.setLevel(level)
