@@ -29,19 +29,35 @@ class Claim(NamedTuple):
 
 
 CLAIMS = (
-    Claim("RoBERTa", "dynamic masks beat static ones", "bert-masks", "dynamic", "static", page="masking.md"),
-    Claim("RoBERTa", "dynamic masks beat ten copies", "bert-masks", "dynamic", "ten"),
-    Claim("RoBERTa", "ten copies beat static masks", "bert-masks", "ten", "static"),
-    Claim("BERT, whole words", "words beat tokens", "bert-formats", "word", "full-sentences", page="masking.md"),
-    Claim("SpanBERT", "spans beat tokens", "bert-formats", "span", "full-sentences", page="masking.md"),
-    Claim("–", "isolated documents beat whole rows", "bert-formats", "isolated", "full-sentences", page="method.md"),
-    Claim("RoBERTa", "SEGMENT-PAIR beats SENTENCE-PAIR", "bert-formats", "segment-pair-nsp", "sentence-pair-nsp"),
     Claim(
-        *("RoBERTa", "FULL-SENTENCES beats SEGMENT-PAIR", "bert-formats"),
+        "RoBERTa", "dynamic masking outperforms static masking", "bert-masks", "dynamic", "static", page="masking.md"
+    ),
+    Claim("RoBERTa", "dynamic masking outperforms ten static masks per row", "bert-masks", "dynamic", "ten"),
+    Claim("RoBERTa", "ten static masks per row outperform one", "bert-masks", "ten", "static"),
+    Claim(
+        "BERT, whole words",
+        "whole-word masking outperforms token masking",
+        "bert-formats",
+        "word",
+        "full-sentences",
+        page="masking.md",
+    ),
+    Claim(
+        "SpanBERT",
+        "span masking outperforms token masking",
+        "bert-formats",
+        "span",
+        "full-sentences",
+        page="masking.md",
+    ),
+    Claim("–", "isolating documents improves accuracy", "bert-formats", "isolated", "full-sentences", page="method.md"),
+    Claim("RoBERTa", "SEGMENT-PAIR outperforms SENTENCE-PAIR", "bert-formats", "segment-pair-nsp", "sentence-pair-nsp"),
+    Claim(
+        *("RoBERTa", "FULL-SENTENCES outperforms SEGMENT-PAIR", "bert-formats"),
         *("full-sentences", "segment-pair-nsp"),
         page="pairs.md",
     ),
-    Claim("RoBERTa", "DOC-SENTENCES beats FULL-SENTENCES", "bert-formats", "doc-sentences", "full-sentences"),
+    Claim("RoBERTa", "DOC-SENTENCES outperforms FULL-SENTENCES", "bert-formats", "doc-sentences", "full-sentences"),
 )
 
 COMPARED = (

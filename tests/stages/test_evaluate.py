@@ -133,7 +133,9 @@ def test_run_folder_stands_for_its_best_checkpoint_and_gives_the_curve(
         line = EvaluationMetrics(step=step, tokens=0, held_out=measured, base_cut=3.0, examples=(example,))
         MetricsFile(run_folder).append(line)
     asked = settings(world, tmp_path / "out") | {"long_after": str(run_folder), "run": str(run_folder)}
-    assert run_here(EvaluateConfig, evaluate, asked)[0] == 0
+    code, said, _ = run_here(EvaluateConfig, evaluate, asked)
+    assert code == 0
+    assert "step-00000001, the most accurate checkpoint of the run; the last one is step-00000002\n" in said
     found = read(tmp_path / "out")
     assert found.sources.after == str(run_folder)
     assert found.sources.after_sha256 == weights_sha256(run_folder / "checkpoints" / "step-00000001")

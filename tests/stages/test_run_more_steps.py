@@ -14,6 +14,7 @@ from longmlm.errors import ConfigError, FolderError, UserError
 from longmlm.inputs import check_inputs
 from longmlm.settings.pipeline import RunConfig
 from longmlm.stages import run
+from longmlm.stages.run import summary
 from longmlm.training.run_folder import newest_state
 from tests.support.finished import remove, settings
 from tests.support.results import write_run
@@ -68,6 +69,9 @@ def test_more_steps_are_added_again_if_the_release_is_refused_for_the_accuracy(
     base = evaluation.measured["base_cut"]
     better = replace(base, whole=replace(base.whole, accuracy=99.0))
     artifact.write(file, replace(evaluation, measured=evaluation.measured | {"base_cut": better}).signed())
+    *_, train, release = summary(settings(), is_released=False).splitlines()
+    assert train == "next: train longer, for example by 1,500 steps: longmlm run out/pipeline.toml --more-steps 1500"
+    assert release.endswith("longmlm run out/pipeline.toml --release.recipe.allow-unrecovered")
     run.run(settings(*MORE))
     assert started == AGAIN
 

@@ -20,7 +20,7 @@ from longmlm.reports.tables import text_table
 from longmlm.runtime.collectives import broadcast_from_main, local_main_first
 from longmlm.runtime.launch import launch, resolved_precision
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.training.run_folder import evaluations_of, model_or_best_checkpoint
+from longmlm.training.run_folder import evaluations_of, list_checkpoints, model_or_best_checkpoint
 
 
 def evaluate(config: EvaluateConfig) -> None:
@@ -73,6 +73,8 @@ def evaluated_models(config: EvaluateConfig) -> tuple[list[str], dict[str, str |
     """Returns the base model and the long ones, a run as its best checkpoint, and the hashes in EvaluationSources."""
     given = (config.base, config.long_before, config.long_after)
     base, before, after = (model_or_best_checkpoint(name) if name else None for name in given)
+    if after and after != config.long_after and (last := list_checkpoints(Path(after).parents[1])[-1]) != Path(after):
+        print(f"long_after is {after}, the most accurate checkpoint of the run; the last one is {last.name}")
     hashes = {
         "base_sha256": local_model_sha256(base) or None,
         "before_sha256": weights_sha256(before) if before and Path(before).is_dir() else None,

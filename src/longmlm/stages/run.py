@@ -121,10 +121,12 @@ def run_stage(config: ResolvedPipeline, name: str, label: str, *options: str) ->
         print(f"{label} ended before its last evaluation: the same command resumes from there", file=sys.stderr)
         sys.exit(STOPPED)
     if code:
-        if name == "release" and _is_refused(config):
+        ended, remedy = f"{label} failed (exit code {code})", "the same command resumes from this stage"
+        if code == USER_ERROR and name == "release" and _is_refused(config):
+            print(f"{ended}: the model is not accurate enough", file=sys.stderr, flush=True)
             print(summary(config, is_released=False), flush=True)
-        first = "fix that, then " if code == USER_ERROR else ""
-        print(f"{label} failed (exit code {code}): {first}the same command resumes from this stage", file=sys.stderr)
+        else:
+            print(f"{ended}: {'fix that, then ' if code == USER_ERROR else ''}{remedy}", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
 
 
@@ -147,11 +149,15 @@ def summary(config: ResolvedPipeline, is_released: bool = True) -> str:
 
 
 def _next_steps(config: ResolvedPipeline, evaluation: Evaluation | None) -> list[str]:
-    """Returns what to do next: train longer, release, or publish."""
+    """Returns what to do next: train longer or release all the same, release, or publish."""
     pipeline = f"{config.output}/{PIPELINE}"
     if evaluation is not None and (evaluation.is_recovered is False or _is_refused(config)):
         more = max(1, config.pretrain.recipe.num_steps // 2)
-        return [f"next: train longer, for example by {more:,} steps: longmlm run {pipeline} --more-steps {more}"]
+        lines = [f"next: train longer, for example by {more:,} steps: longmlm run {pipeline} --more-steps {more}"]
+        if "release" in config.stages and _is_refused(config):
+            allowed = "unrecovered" if evaluation.is_recovered is False else "worse-short-texts"
+            lines.append(f"or release it all the same: longmlm run {pipeline} --release.recipe.allow-{allowed}")
+        return lines
     if "release" not in config.stages:
         return ["next: to make a release, run the same pipeline without until"]
     if config.release.publish is None:
