@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,13 +12,13 @@ from longmlm.data.row import Row
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary
 from longmlm.inspect.reading import Reader
-from tests.support.commands import command
+from tests.support.commands import command, printed, refusal
 from tests.support.hub_rows import hub, published_files
 from tests.support.tiny import World, held_out
 from tests.support.training import inputs
 from tests.support.worlds import run_folder, single_thread, world
 
-__all__ = ["command", "hub", "inputs", "published_files", "run_folder", "single_thread", "world"]
+__all__ = ["command", "hub", "inputs", "printed", "published_files", "refusal", "run_folder", "single_thread", "world"]
 
 
 @pytest.fixture(scope="session")
@@ -50,27 +51,12 @@ def row(vocabulary: Vocabulary) -> Callable[..., Row]:
 
 
 @pytest.fixture
-def inspected(command, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def inspected(printed: Callable[..., str]) -> Callable[..., str]:
     """Runs longmlm inspect, and returns what it prints."""
-
-    def run(*arguments: object) -> str:
-        capsys.readouterr()
-        command("inspect", *arguments)
-        return capsys.readouterr().out
-
-    return run
+    return partial(printed, "inspect")
 
 
 @pytest.fixture
-def refused(command, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def refused(refusal: Callable[..., str]) -> Callable[..., str]:
     """Runs longmlm inspect, which must fail with exit code 2 and one line, and returns this line."""
-
-    def run(*arguments: object) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            command("inspect", *arguments)
-        out, error = capsys.readouterr()
-        assert (stop.value.code, out, error.count("\n")) == (2, "", 1), (out, error)
-        return error
-
-    return run
+    return partial(refusal, "inspect")

@@ -1,37 +1,23 @@
 """A tiny RoBERTa with its long model, and the predict command as a user types it."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from tests.support.commands import command
+from tests.support.commands import command, printed, refusal
 from tests.support.worlds import run_folder, single_thread, world
 
-__all__ = ["command", "run_folder", "single_thread", "world"]
+__all__ = ["command", "printed", "refusal", "run_folder", "single_thread", "world"]
 
 
 @pytest.fixture
-def predicted(command, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def predicted(printed: Callable[..., str]) -> Callable[..., str]:
     """Runs longmlm predict, and returns what it prints."""
-
-    def run(*arguments: object) -> str:
-        capsys.readouterr()
-        command("predict", *arguments)
-        return capsys.readouterr().out
-
-    return run
+    return partial(printed, "predict")
 
 
 @pytest.fixture
-def refused(command, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def refused(refusal: Callable[..., str]) -> Callable[..., str]:
     """Runs longmlm predict, which must fail with exit code 2 and one line, and returns this line."""
-
-    def run(*arguments: object) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            command("predict", *arguments)
-        out, error = capsys.readouterr()
-        assert (stop.value.code, out, error.count("\n")) == (2, "", 1), (out, error)
-        return error
-
-    return run
+    return partial(refusal, "predict")

@@ -33,3 +33,30 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     monkeypatch.setattr(run, "run_stage", run_stage)
     prove_in_this_process(monkeypatch)
     return execute
+
+
+@pytest.fixture
+def printed(command: Command, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command, and returns what it prints."""
+
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        command(*arguments)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def refusal(command: Command, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command, which must fail with exit code 2 and one line, and returns this line."""
+
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            command(*arguments)
+        out, error = capsys.readouterr()
+        assert (stop.value.code, out, error.count("\n")) == (2, "", 1), (out, error)
+        return error
+
+    return run

@@ -16,6 +16,7 @@ from transformers import RobertaTokenizer
 
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
 from longmlm.artifacts.run import TrainState
+from longmlm.batches import steps
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, PretrainRuntime, Start
@@ -29,6 +30,21 @@ ROOT = Path(__file__).parents[2]
 CHILDREN = str(ROOT / "tests" / "support" / "children")  # on the PYTHONPATH of what may train a random model
 SOURCES = os.pathsep.join([str(ROOT / "src"), str(ROOT), CHILDREN])
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+Train = Callable[[PretrainConfig], Path]
+Drawn = list[tuple[int, int]]  # row and epoch
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
+    """The rows that are masked for training, each with the epoch that decides its mask."""
+    rows, mask_row = [], steps.mask_row
+
+    def recorded(*arguments: object) -> object:
+        rows.append((arguments[5], arguments[4]))
+        return mask_row(*arguments)
+
+    monkeypatch.setattr(steps, "mask_row", recorded)
+    return rows
 
 
 @pytest.fixture(scope="session")

@@ -1,34 +1,16 @@
 """A new run that starts from another run's checkpoint goes on in the rows where that one ended."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from longmlm.batches import steps
 from longmlm.errors import ArtifactError
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.stages.prepare import prepare
 from longmlm.training.run_folder import checkpoint_folder
-from tests.support.training import state_at, with_recipe
-
-Train = Callable[[PretrainConfig], Path]
-Drawn = list[tuple[int, int]]  # row and epoch
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
-    """The rows that are masked for training, each with the epoch that decides its mask."""
-    rows, mask_row = [], steps.mask_row
-
-    def recorded(*arguments: object) -> object:
-        rows.append((arguments[5], arguments[4]))
-        return mask_row(*arguments)
-
-    monkeypatch.setattr(steps, "mask_row", recorded)
-    return rows
+from tests.support.training import Drawn, Train, state_at, with_recipe
 
 
 @pytest.fixture

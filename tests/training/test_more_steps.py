@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts.run import CheckpointState, Continuation, TrainState
-from longmlm.batches import steps
 from longmlm.errors import CheckpointError
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe
 from longmlm.training.optimizer import learning_rate
 from longmlm.training.run_folder import list_checkpoints, read_state
 from tests.support.training import (
+    Drawn,
+    Train,
     assert_same_model,
     evaluation_lines,
     losses,
@@ -27,22 +27,6 @@ from tests.support.training import (
     with_recipe,
     with_runtime,
 )
-
-Train = Callable[[PretrainConfig], Path]
-Drawn = list[tuple[int, int]]  # row and epoch
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
-    """The rows that are masked for training, each with the epoch that decides its mask."""
-    rows, mask_row = [], steps.mask_row
-
-    def recorded(*arguments: object) -> object:
-        rows.append((arguments[5], arguments[4]))
-        return mask_row(*arguments)
-
-    monkeypatch.setattr(steps, "mask_row", recorded)
-    return rows
 
 
 def added(settings: PretrainConfig, num_steps: int = 6) -> PretrainConfig:
