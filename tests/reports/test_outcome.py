@@ -50,9 +50,10 @@ def test_a_model_that_did_not_recover_is_trained_longer_first(evaluated: Evaluat
     better = replace(base, whole=replace(base.whole, accuracy=99.0))
     lost = replace(evaluated, measured=evaluated.measured | {"base_cut": better}).signed()
     artifact.write(Path("out/evaluation") / Evaluation.FILE, lost)
-    first, *_, last = summary(settings()).splitlines()
+    first, *_, train, release = summary(settings()).splitlines()
     assert first.startswith("Not recovered")
-    assert last.endswith("by 1,500 steps: longmlm run out/pipeline.toml --more-steps 1500")
+    assert train == "next: train longer, for example by 1,500 steps: longmlm run out/pipeline.toml --more-steps 1500"
+    assert release == ("or release it all the same: longmlm run out/pipeline.toml --release.recipe.allow-unrecovered")
 
 
 def test_the_outcome_is_one_sentence_with_errors_on_recovery_context_and_short_texts(evaluated: Evaluation) -> None:
