@@ -52,12 +52,15 @@ CLAIMS = (
     ),
     Claim("–", "isolating documents improves accuracy", "bert-formats", "isolated", "full-sentences", page="method.md"),
     Claim("RoBERTa", "SEGMENT-PAIR outperforms SENTENCE-PAIR", "bert-formats", "segment-pair-nsp", "sentence-pair-nsp"),
+    Claim("RoBERTa", "FULL-SENTENCES outperforms SEGMENT-PAIR", "bert-formats", "full-sentences", "segment-pair-nsp"),
     Claim(
-        *("RoBERTa", "FULL-SENTENCES outperforms SEGMENT-PAIR", "bert-formats"),
-        *("full-sentences", "segment-pair-nsp"),
+        *("RoBERTa", "FULL-SENTENCES outperforms SENTENCE-PAIR", "bert-formats"),
+        *("full-sentences", "sentence-pair-nsp"),
         page="pairs.md",
     ),
     Claim("RoBERTa", "DOC-SENTENCES outperforms FULL-SENTENCES", "bert-formats", "doc-sentences", "full-sentences"),
+    Claim("RoBERTa", "larger batches outperform small ones", "bert-batches", "batch-3072", "batch-768"),
+    Claim("RoBERTa", "the largest batches outperform small ones", "bert-batches", "batch-12288", "batch-768"),
 )
 
 COMPARED = (

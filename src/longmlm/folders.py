@@ -213,7 +213,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:  # `files`, and whatever else
         manifest = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FolderError(
-            f"{folder} has no {MANIFEST}: it was not written completely, or is something else: name another"
+            f"{folder} has no {MANIFEST}: it is incomplete, or longmlm did not write it: name another folder"
         ) from None
     except ValueError:
         raise FolderError(f"{path} is damaged: it is not JSON") from None

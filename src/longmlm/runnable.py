@@ -98,6 +98,12 @@ def _check_training(config: ResolvedPipeline) -> None:
         )
 
 
+def training_processes(config: ResolvedPipeline) -> int:
+    """Returns the number of processes in which training is started, as far as settings and launch name it; else 1."""
+    started = launched_processes(config.launch) if config.launch is not None else None
+    return config.pretrain.runtime.num_processes or started or 1
+
+
 def _check_start(config: ResolvedPipeline) -> None:
     """Raises ConfigError if training starts from a checkpoint that was not made from the pipeline's model."""
     name, extend = config.pretrain.start.checkpoint, config.extend

@@ -13,6 +13,15 @@ from longmlm.options import OWN_NAME, named_fields, sections
 from longmlm.settings.effects import settings_without_effect
 from longmlm.settings.tables import Table, with_arrays
 
+NEEDED = {  # by pydantic's type of error
+    "bool_type": "true or false",
+    "dataclass_type": "a table",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "string_type": "a string",
+}
+MAX_SHOWN = 60  # characters of a wrong value
 OVERLAID = ("compare", "tables", "arms")  # numbers as keys are no array indices: merged later, or names of the user's
 
 
@@ -77,6 +86,9 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
                 lines.append(f"{name} is missing")
             case "tuple_type" | "list_type" if isinstance(problem["input"], bool | int | float | str):
                 lines.append(f"{name}: a list is needed, as in [{json.dumps(problem['input'])}]")
+            case wrong if needed := NEEDED.get(wrong, problem.get("ctx", {}).get("expected")):
+                found = json.dumps(problem["input"], default=str, ensure_ascii=False)
+                lines.append(f"{name}: {needed} is needed, not {found[:MAX_SHOWN]}{'…' * (len(found) > MAX_SHOWN)}")
             case _:
                 message = problem["msg"].removeprefix("Value error, ")
                 lines.append(f"{name}: {message}" if name else message)

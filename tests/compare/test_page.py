@@ -101,7 +101,7 @@ def test_the_finding_says_how_far_an_arm_is_from_base_cut_and_within_what_error(
     sides = [replace(one, curve=tuple(replace(line, base_cut_error=0.75) for line in one.curve)) for one in (high, low)]
     text = finding(replace(comparison, trials=tuple(sides)))
     assert "recovered after 0.50 M tokens (10.00 ± 1.25 points above base_cut), plain has not recovered (2.00 " in text
-    assert "(2.00 ± 1.25 points below base_cut, within the error); " in text
+    assert "(2.00 ± 1.25 points below base_cut, within two standard errors); " in text
     assert "base_cut" not in finding(replace(comparison, trials=(high, low)))
 
 

@@ -80,8 +80,8 @@ def test_gains_are_listed_by_offset() -> None:
     ("after", "error", "verdict", "points"),
     [
         (31.5, 0.25, "Recovered", "1.50 ± 0.35 points above"),
-        (30.5, 0.5, "Recovered, within the error", "0.50 ± 0.71 points above"),
-        (29.7, 1.0, "Not recovered, within the error", "0.30 ± 1.41 points below"),
+        (30.5, 0.5, "Recovered", "0.50 ± 0.71 points above"),
+        (29.7, 1.0, "Not recovered", "0.30 ± 1.41 points below"),
         (20.0, 1.0, "Not recovered", "10.00 ± 1.41 points below"),
     ],
 )
@@ -90,10 +90,10 @@ def test_the_finding_states_the_difference_with_its_error(after, error, verdict,
     found = replace(FULL, measured={**FULL.measured, **sides})
     start, colon, reason = finding(found).partition(": ")
     assert (start, colon) == (verdict, ": ")
-    assert f"{points} the base model's 30.00 % on their first 16" in reason
+    within = ", within two standard errors" * (abs(after - 30.0) < 1)
+    assert f"{points} the base model's 30.00 % on their first 16{within}." in reason
     text = finding(replace(found, base_positions=found.row_length))
-    assert (", within the error: " in text) == (", within the error" in verdict)
-    assert f"{points} the 30.00 % before training" in text
+    assert f"{points} the 30.00 % before training{within}." in text
 
 
 def test_page_reports_everything_that_was_measured(written: Path) -> None:

@@ -116,8 +116,8 @@ def test_card_is_well_formed_markdown_whatever_it_contains(hub: Any, changes: di
     [
         (40.0, None, r"^\*\*Not recovered: .* 8\.50 ± 0\.71 points below .*\.\*\*$"),
         (1.0, None, r"^Recovered: .* 30\.50 ± 0\.71 points above "),
-        (30.0, 29.9, r"^\*\*Not recovered, within the error: .* 0\.10 ± 0\.71 points below .*\*\*$"),
-        (30.0, 30.2, r"^Recovered, within the error: .* 0\.20 ± 0\.71 points above "),
+        (30.0, 29.9, r"^\*\*Not recovered: .* 0\.10 ± 0\.71 points below .*, within two standard errors\.\*\*$"),
+        (30.0, 30.2, r"^Recovered: .* 0\.20 ± 0\.71 points above .*, within two standard errors\.$"),
     ],
 )
 def test_the_card_says_whether_the_files_recovered_with_the_error(base_cut, exported, expected) -> None:
@@ -132,7 +132,7 @@ def test_the_card_says_whether_the_files_recovered_with_the_error(base_cut, expo
     ("short", "expected"),
     [
         (28.0, r"^\*\*Worse on short texts: .* 2\.00 ± 0\.71 points below .*\*\*$"),
-        (29.0, r"^Unchanged on short texts, within the error: .* 1\.00 ± 0\.71 points below "),
+        (29.0, r"^No clear change on short texts: .* 1\.00 ± 0\.71 points below .*, within two standard errors\.$"),
         (32.0, r"^Better on short texts: .* 2\.00 ± 0\.71 points above "),
     ],
 )

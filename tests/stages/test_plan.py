@@ -197,8 +197,25 @@ def test_a_gpu_is_planned_for_by_its_name(planned):
         with pytest.raises(ConfigError, match=f"fp32 on {gpu}.* set pretrain.recipe.precision to {remedy}"):
             planned("--gpu", gpu, "--pretrain.recipe.precision", precision)
     assert "65 TFLOP/s" in planned("--gpu", "T4", "--pretrain.recipe.precision", "fp16")["time"][1]
+    assert planned("--gpu", "a100 40gb")["memory"] == lines["memory"]
     with pytest.raises(ConfigError, match="K80 is not a known GPU: set gpu to one of B200, "):
         planned("--gpu", "K80")
+
+
+@pytest.mark.parametrize(
+    ("launch", "num_processes"), [("ddp", 8), ("ddp --num_processes 4", 4), ("accelerate launch -n 2", 2)]
+)
+def test_the_processes_that_a_launch_starts_are_planned_for(planned, launch, num_processes, monkeypatch):
+    monkeypatch.setattr(stage.torch.cuda, "is_available", lambda: False)
+    alone = planned("--gpu", "A100")
+    assert " in 1 process: " in alone["steps"][1]
+    lines = planned("--gpu", "A100", "--launch", launch)
+    assert f" in {num_processes} processes: " in lines["steps"][1]
+    assert f"{num_processes} x A100" in lines["time"][1] and "note: th" not in lines
+    here = planned("--launch", launch)
+    assert f"{10 / num_processes:.1f} GB are free" in here["memory"][1]
+    assert f"launch = '{launch}' starts {num_processes} processes" in here["note: th"][1]
+    assert "note: th" not in planned()
 
 
 def test_too_little_memory_is_said_with_the_remedy(planned, monkeypatch):

@@ -113,7 +113,7 @@ def test_the_first_recovery_stays_on_record():
     [
         (
             Difference(-0.5, 0.5),
-            ", 0.50 ± 0.50 points below the base model's 41.00 %: not yet recovered, within the error",
+            ", 0.50 ± 0.50 points below the base model's 41.00 %, within two standard errors: not yet recovered",
         ),
         (Difference(-0.5, 0.1), ", 0.50 ± 0.10 points below the base model's 41.00 %: not yet recovered"),
         (None, "; the base model's 41.00 %: not yet recovered"),  # metrics of an early version

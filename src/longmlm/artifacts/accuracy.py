@@ -91,14 +91,10 @@ class Difference:
         return abs(self.points) < ERRORS_OF_CHANCE * self.standard_error
 
     def compared_with(self, other: str) -> str:
-        """Returns the difference in words: "0.30 ± 1.60 points below OTHER"."""
+        """Returns the difference in words: "0.30 ± 1.60 points below OTHER, within two standard errors"."""
         side = "below" if self.points < 0 else "above"
-        return f"{abs(self.points):.2f} ± {self.standard_error:.2f} points {side} {other}"
-
-
-def within_error(difference: Difference | None) -> str:
-    """Returns ", within the error" for a difference of which this is true, else an empty text."""
-    return ", within the error" if difference and difference.is_within_error else ""
+        within = ", within two standard errors" if self.is_within_error else ""
+        return f"{abs(self.points):.2f} ± {self.standard_error:.2f} points {side} {other}{within}"
 
 
 def accuracy_difference(first: Accuracy, second: Accuracy) -> Difference | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Measured, paired_difference, within_error
+from longmlm.artifacts.accuracy import Measured, paired_difference
 from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, ViewName
 from longmlm.compare.comparison import Arm, Comparison, accuracy_of
@@ -104,7 +104,7 @@ def finding(comparison: Comparison) -> str:
 def _recovery(arm: Arm) -> str:
     """Returns whether an arm has recovered, and how far from base_cut it is after training."""
     tokens, gain = arm.tokens_to_recovery(), arm.recovery
-    now = f" ({gain.compared_with('base_cut')}{within_error(gain)})" if gain else ""
+    now = f" ({gain.compared_with('base_cut')})" if gain else ""
     if tokens is None:
         return f"has not recovered{now}"
     when = f"recovered after {_tokens(tokens)} M tokens" if tokens else "was at or above base_cut before training"

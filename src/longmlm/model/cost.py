@@ -168,10 +168,10 @@ def peak_flops() -> float | None:
 
 def gpu_of(name: str) -> Gpu | None:
     """Returns the data of a GPU, with the memory size in its name, if any (A100 40GB); None if the GPU is unknown."""
-    if re.search(r"\b(MIG|Laptop|Ti)\b", name):
+    if re.search(r"\b(MIG|Laptop|Ti)\b", name, re.IGNORECASE):
         return None
-    gpu = next((gpu for pattern, gpu in GPUS.items() if re.search(rf"\b({pattern})\b", name)), None)
-    size = re.search(r"\b(\d+) ?GB\b", name)
+    found = (gpu for pattern, gpu in GPUS.items() if re.search(rf"\b({pattern})\b", name, re.IGNORECASE))
+    gpu, size = next(found, None), re.search(r"\b(\d+) ?GB\b", name, re.IGNORECASE)
     return gpu._replace(memory_gib=int(size[1])) if gpu and size else gpu
 
 

@@ -35,7 +35,7 @@ from longmlm.model.window_attention import use_window
 from longmlm.planning.estimate import Machine, TrainingPlan, training_plan
 from longmlm.planning.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
 from longmlm.planning.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second
-from longmlm.runnable import machine_notes
+from longmlm.runnable import machine_notes, training_processes
 from longmlm.runtime.launch import free_memory_bytes, resolved_precision
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pipeline import PlanConfig
@@ -78,7 +78,7 @@ def plan(config: PlanConfig) -> None:
         ("corpus", "exact", _corpus(corpus, config)),
         ("rows", kind, _rows(rows, work)),
         ("model", "exact", _model(model, base_positions, work)),
-        ("steps", kind, _steps(training, config)),
+        ("steps", kind, _steps(training, machine, config)),
         *([("sources", kind, _sources(training))] if len(training.seen) > 1 else []),
         ("memory", "estimate", _memory(training, cost, machine)),
         ("disk", "estimate", _disk(config, Sizes(model.num_parameters(), model.config.vocab_size, rows.num_tokens))),
@@ -106,11 +106,11 @@ def _model(model: PreTrainedModel, base_positions: int, work: Work) -> str:
     return f"{model.config.model_type}, {size}, {base_positions} positions{extended}"
 
 
-def _steps(training: TrainingPlan, config: PlanConfig) -> str:
-    rows = counted(training.rows_per_step, "row")
-    steps = f"{config.pretrain.recipe.num_steps:,} of {rows} ({training.tokens_per_step:,} tokens)"
+def _steps(training: TrainingPlan, machine: Machine, config: PlanConfig) -> str:
+    rows, processes = counted(training.rows_per_step, "row"), counted(machine.num_processes, "process")
+    steps = f"{config.pretrain.recipe.num_steps:,} of {rows} ({training.tokens_per_step:,} tokens) in {processes}"
     advice = "; so many repetitions gain little: add text or lower num_steps" if training.epochs > MAX_EPOCHS else ""
-    return f"{steps}: {training.num_tokens / 1e6:,.1f} M tokens, {training.epochs:.2f} epochs{advice}"
+    return f"{steps}: {training.num_tokens / 1e6:,.2f} M tokens, {training.epochs:.2f} epochs{advice}"
 
 
 def _sources(training: TrainingPlan) -> str:
@@ -233,9 +233,14 @@ def planned_vocabulary(config: PlanConfig) -> Vocabulary | None:
 
 
 def planned_notes(config: PlanConfig, vocabulary: Vocabulary | None) -> list[str]:
-    """Returns notes on the corpus; without a vocabulary, none on unknown tokens."""
+    """Returns notes on the corpus and the processes; without a vocabulary, none on unknown tokens."""
     recipe, rows = config.prepare.recipe, Path(config.pretrain.rows)
-    notes = [markup_note(recipe.sources)]
+    notes, num_processes = [markup_note(recipe.sources)], training_processes(config)
+    if num_processes > 1 and not config.gpu and not torch.cuda.is_available():
+        notes.append(
+            f"note: this machine has no GPU, and launch = {config.launch!r} starts {counted(num_processes, 'process')} "
+            "that would share its CPU: name the training machine's GPU with --gpu, or start fewer with --num_processes"
+        )
     if vocabulary:
         has_rows = (rows / RowsManifest.FILE).is_file()
         shares = read_rows_manifest(rows).report.unknown_shares if has_rows else None
@@ -271,7 +276,7 @@ def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
 
 def planned_machine(config: PlanConfig, model: PreTrainedModel, cost: Cost, work: Work) -> Machine:
     """Returns the GPU to plan for, or this machine; raises ConfigError for an unknown GPU, or one in fp32."""
-    num_processes = config.pretrain.runtime.num_processes or 1
+    num_processes = training_processes(config)
     if not work.has_gpu:
         speed = cpu_tokens_per_second(model.config, work, dropout_of(model))
         name, memory_bytes = (

@@ -18,7 +18,7 @@ from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import FolderError, ReleaseError
-from longmlm.folders import new_folder, unlisted_note, verify
+from longmlm.folders import MANIFEST, new_folder, unlisted_note, verify
 from longmlm.hubs.licences import check_licence, licence_of
 from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.architecture import architecture_of
@@ -174,7 +174,12 @@ def check_replaceable_release(output: Path, manifest: Mapping[str, Any], models_
 
 
 def verified_release(output: Path) -> dict[str, Any]:  # as read_manifest
-    """Returns the manifest of a release, empty if there is none; raises FolderError if a file was changed later."""
+    """Returns the manifest of a release, empty if there is none.
+
+    Raises FolderError if the folder is something else, or if a file was changed later.
+    """
+    if output.is_dir() and not (output / MANIFEST).is_file():
+        raise FolderError(f"{output} exists and is no release: name another folder for the release")
     try:
         return verify(output) if output.exists() else {}
     except FolderError as error:

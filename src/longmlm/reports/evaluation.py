@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Accuracy, block_names, within_error
+from longmlm.artifacts.accuracy import Accuracy, block_names
 from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.evaluation import (
     BLOCKS_PICTURE,
@@ -206,14 +206,14 @@ def finding(evaluation: Evaluation) -> str:
         verdict = "Better than the base model" if after > base else "Not better than the base model"
         numbers = f"{after:.2f} % of the masked tokens are predicted correctly"
         compared = gain.compared_with(f"the {base:.2f} % before training")
-        return f"{verdict}{within_error(gain)}: {numbers}, {compared}."
+        return f"{verdict}: {numbers}, {compared}."
     verdict = "Recovered" if evaluation.is_recovered else "Not recovered"
     numbers = (
         f"the long model predicts {after:.2f} % of the masked tokens correctly on whole rows of "
         f"{evaluation.row_length:,} tokens"
     )
     compared = gain.compared_with(f"the base model's {base:.2f} % on their first {evaluation.base_positions:,}")
-    recovered = f"{verdict}{within_error(gain)}: {numbers}, {compared}."
+    recovered = f"{verdict}: {numbers}, {compared}."
     return f"{recovered} {short_text_finding(evaluation)}".strip()
 
 
@@ -224,11 +224,11 @@ def outcome(evaluation: Evaluation) -> str:
         return finding(evaluation)
     verdict = "Recovered" if evaluation.is_recovered else "Not recovered"
     compared = gain.compared_with(f"the base model's {base:.2f} %")
-    parts = [f"{verdict}{within_error(gain)}: {after:.2f} % on whole rows, {compared}"]
+    parts = [f"{verdict}: {after:.2f} % on whole rows, {compared}"]
     if (worth := evaluation.context_gain) is not None:
-        parts.append(f"with its context, {worth.compared_with('the base model in chunks')}{within_error(worth)}")
+        parts.append(f"with its context, {worth.compared_with('the base model in chunks')}")
     if (change := evaluation.short_text_change) is not None:
-        parts.append(f"on short texts, {change.compared_with('the base model')}{within_error(change)}")
+        parts.append(f"on short texts, {change.compared_with('the base model')}")
     return f"{'; '.join(parts)}."
 
 
@@ -241,7 +241,7 @@ def short_text_finding(evaluation: Evaluation) -> str:
     elif change.points > 0 and not change.is_within_error:
         verdict = "Better on short texts"
     else:
-        verdict = f"Unchanged on short texts{within_error(change)}"
+        verdict = "No clear change on short texts"
     compared = change.compared_with("that of the base model")
     return f"{verdict}: on rows cut to {counted(evaluation.base_positions, 'token')}, the accuracy is {compared}."
 

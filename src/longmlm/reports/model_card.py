@@ -7,7 +7,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from markupsafe import Markup
 
-from longmlm.artifacts.accuracy import PairAccuracy, within_error
+from longmlm.artifacts.accuracy import PairAccuracy
 from longmlm.artifacts.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, Evaluation
 from longmlm.artifacts.fine_tuned import FineTuned
 from longmlm.artifacts.provenance import Provenance
@@ -112,7 +112,6 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
         accuracy=accuracy,
         base_cut=base_cut,
         recovery=recovery,
-        within=within_error(recovery),
         short_texts=evaluation and short_text_finding(evaluation),
         explanation=evaluation and explanation(evaluation),
         accuracy_table=evaluation and markdown_table(accuracy_table(evaluation)),

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from longmlm.artifacts.accuracy import within_error
 from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.metrics import EvaluationMetrics, Metrics, MetricsFile, TrainingMetrics
 from longmlm.escaping import single_line
@@ -136,8 +135,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         verdict = "Not recovered so far" if at is None else f"Recovered at step {at:,}"
         compared = last.recovery.compared_with(f"the base model's {percent(last.base_cut)} %")
         return (
-            f"{verdict}{within_error(last.recovery)}: at step {last.step:,} the accuracy is "
-            f"{percent(last.held_out.whole.accuracy)} %, {compared}."
+            f"{verdict}: at step {last.step:,} the accuracy is {percent(last.held_out.whole.accuracy)} %, {compared}."
         )
 
     def _tiles(self, last: EvaluationMetrics | None, is_over: bool) -> list[Tile]:

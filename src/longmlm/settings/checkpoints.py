@@ -1,7 +1,7 @@
 """Settings of the command that lists, verifies and exports the checkpoints of a run."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.tables import Table
@@ -9,7 +9,12 @@ from longmlm.settings.tables import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsConfig:
-    """Lists or verifies the checkpoints of a run, or exports one of them."""
+    """Lists or verifies the checkpoints of a run, or exports one of them.
+
+    For example: longmlm checkpoints out/mine/run --action verify
+    """
+
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("run",)
 
     run: str
     """Run folder."""

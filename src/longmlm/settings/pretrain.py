@@ -68,7 +68,7 @@ class PretrainRecipe:
     schedule: Schedule = "linear"
     """After warm-up: linear or cosine decay to zero, or constant followed by a linear decay to zero."""
     warmup_steps: int = 0
-    """Steps of linear warm-up."""
+    """Steps of linear warm-up. In a pipeline, num_steps / 20 by default."""
     decay_steps: int = 0
     """Steps of the decay at the end of constant-then-decay."""
     weight_decay: float = 0.01
@@ -208,9 +208,9 @@ class PretrainRuntime:
     log_every_steps: int = 10
     """Steps between lines of metrics.jsonl."""
     evaluate_every_steps: int = 100
-    """Steps between evaluations."""
+    """Steps between evaluations. In a pipeline, num_steps / 12 by default."""
     save_every_steps: int = 100
-    """Steps between checkpoints."""
+    """Steps between checkpoints. In a pipeline, num_steps / 12 by default."""
     checkpoints_kept: int = 2
     """Newest checkpoints to keep, at least 2; the best one saved at an evaluated step is also kept."""
     stop_when_recovered: bool = False

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Difference, within_error
+from longmlm.artifacts.accuracy import Difference
 from longmlm.artifacts.metrics import Metrics, MetricsFile, TrainingMetrics
 from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.artifacts.rows import RowsPlan
@@ -170,7 +170,7 @@ def accuracy_reached(state: TrainState, gain: Difference | None) -> str:
         return reached
     base = f"the base model's {state.base_cut:.2f} %"
     when = "not yet recovered" if state.recovered_at_step is None else f"recovered at step {state.recovered_at_step}"
-    return f"{reached}{f', {gain.compared_with(base)}' if gain else f'; {base}'}: {when}{within_error(gain)}"
+    return f"{reached}{f', {gain.compared_with(base)}' if gain else f'; {base}'}: {when}"
 
 
 def _summary(run: Run, state: TrainState) -> RunSummary:
