@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from longmlm.artifacts.artifact import to_toml
 from longmlm.config import STAGES, parse, read
 from longmlm.errors import ConfigError
+from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.masking import Masking
-from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline, RunConfig
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.shipped import BUNDLED, SHIPPED
@@ -184,7 +185,7 @@ def test_wrong_override_is_named(base: str, arguments: list[str], parts: list[st
     ("arguments", "message"),
     [
         (["--recipe.learning_rate=abc"], "--recipe.learning-rate expects a number, not abc"),
-        (["--recipe.num-steps"], "--recipe.num-steps expects a whole number, not nothing"),
+        (["--recipe.num-steps"], "--recipe.num-steps expects an integer, not nothing"),
         (["--recipe.precision", "x"], "--recipe.precision expects one of auto, no, fp16, bf16, not x"),
         (["--dry-run", "3"], "--dry-run takes no value: remove 3"),
         (
@@ -257,3 +258,36 @@ def test_none_is_left_out_of_the_toml_and_none_again(tmp_path: Path) -> None:
         toml = to_toml(masking)
         assert ("mask_patterns" in toml) == (masking.mask_patterns is not None)
         assert read(Masking, [Path(written(tmp_path, "masking.toml", toml))]) == masking
+
+
+def test_a_run_is_named_without_an_option_but_once() -> None:
+    assert parse(CheckpointsConfig, ["out/run", "--action", "verify"]).run == "out/run"
+    assert parse(CheckpointsConfig, [str(SHIPPED / "demo.toml")]).run == "out/demo/run"
+    for arguments in (["a", "b"], ["a", "--run", "b"], ["a", "--run=b"]):
+        with pytest.raises(ConfigError, match=r"^a and (b|--run|--run=b) are both run: name one$"):
+            parse(CheckpointsConfig, arguments)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("length = 512.0", "length: an integer is needed, not 512.0"),
+        ("length = 's3://KEY:SECRET@host/b'", 'length: an integer is needed, not "s3://***@host/b"'),
+        ("corpus = 'x'", 'corpus: a list is needed, as in ["x"]'),
+        ("corpus = {a = 1}", "corpus: a list is needed, not a table"),
+        ("extension = 'no'", 'extension: true or false is needed, not "no"'),
+        ("language = 3", "language: a string is needed, not 3"),
+        ("release.publish = ['s3://KEY:SECRET@host/b']", "release.publish: a string is needed, not a list"),
+        ("pretrain.recipe.schedule = 'lin'", '"linear", "cosine" or "constant-then-decay" is needed, not "lin"'),
+        ("pretrain.recipe.weights = 3", "pretrain.recipe.weights: a table is needed, not 3"),
+        ("pretrain.recipe.weights.a = 'x'", 'pretrain.recipe.weights.a: a number or a table is needed, not "x"'),
+        (f"language = ['{'a' * 99}']", "language: a string is needed, not a list"),
+        (f"length = '{'a' * 99}'", f'length: an integer is needed, not "{"a" * 59}…'),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_needed(tmp_path: Path, line: str, message: str) -> None:
+    path = written(tmp_path, "wrong.toml", line)
+    with pytest.raises(ConfigError) as caught:
+        parse(RunConfig, ["demo", path])
+    assert str(caught.value).endswith(message)
+    assert "SECRET" not in str(caught.value)

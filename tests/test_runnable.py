@@ -150,18 +150,18 @@ def test_what_this_machine_cannot_do_stops_a_run_and_is_noted_by_a_plan(
     planned = settings(*options, kind=PlanConfig)
     check_runnable(planned)
     for part in ("acelerate", r"longmlm\[onnx\]", "there: no token", "rows: no token", r"longmlm\[sentence-transf"):
-        assert any(part.replace("\\", "") in note for note in machine_notes(planned)), part
-    assert not machine_notes(settings(kind=PlanConfig))
+        assert any(part.replace("\\", "") in note for note in machine_notes(planned, 0)), part
+    assert not machine_notes(settings(kind=PlanConfig), 0)
 
 
 def test_columns_of_rows_that_training_does_not_read_are_noted(base: Path) -> None:
     options = ("--prepare.recipe.pairs", "--prepare.recipe.packing", "doc-sentences")
     options += ("--prepare.recipe.words", "rjieba", "--language", "zh")
-    pairs, words = machine_notes(settings(*options, kind=PlanConfig))
+    pairs, words = machine_notes(settings(*options, kind=PlanConfig), 0)
     assert "set kind in [pretrain.recipe.pairs]" in pairs and "words = rjieba has no effect" in words
     options += ("--pretrain.recipe.pairs.kind", "nsp", "--pretrain.recipe.masking.unit", "word")
-    assert not machine_notes(settings(*options, kind=PlanConfig))
-    assert not machine_notes(settings(*options[:7], "--until", "prepare", kind=PlanConfig))
+    assert not machine_notes(settings(*options, kind=PlanConfig), 0)
+    assert not machine_notes(settings(*options[:7], "--until", "prepare", kind=PlanConfig), 0)
 
 
 def cannot_publish(target) -> None:

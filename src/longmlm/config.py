@@ -45,8 +45,7 @@ def parse(
 
     The files describe the stage, or a pipeline from which its settings are derived; the options are the stage's, and
     those of a pipeline's keys that the stage does not have. Both override `defaults`. A class may name
-    settings in ARGUMENTS, whose values stand among the files: the last value is for the last name, the others for the
-    first name.
+    settings in ARGUMENTS, whose values stand among the files: the last is for the last name, the others for the first.
     Raises ConfigError with the file or option, the key, and the key that was probably meant.
     """
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
@@ -55,7 +54,7 @@ def parse(
     if names := getattr(kind, "ARGUMENTS", ()):
         others = [name for name, path in zip(words, paths, strict=True) if not _is_toml_path(path)]
         paths, usage = [path for path in paths if _is_toml_path(path)], f"{usage} {_usage(names)}"
-        options = [*_named_arguments(names, others), *options]
+        options = [*_named_arguments(names, others, options), *options]
     content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
     _check_adds_no_steps(content, paths, f"--{OPTION_ONLY.replace('_', '-')} N")
     tables = merged(content, _given(kind, content, options, f"{program} {usage}"))
@@ -81,11 +80,12 @@ def _usage(names: Sequence[str]) -> str:
     return " ".join([*(f"[{name} ...]" for name in lists), f"[{last}]"])
 
 
-def _named_arguments(names: Sequence[str], words: Sequence[str]) -> list[str]:
+def _named_arguments(names: Sequence[str], words: Sequence[str], options: Sequence[str]) -> list[str]:
     """Returns positional arguments as options: the last one with the last name, the others with the first name."""
     *lists, name = names
-    if len(words) > 1 and not lists:
-        raise ConfigError(f"{' and '.join(words)} are both {name}: name one")
+    given = [*(words[-1:] if lists else words), *(word for word in options if word.partition("=")[0] == f"--{name}")]
+    if words and len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} are both {name}: name one")
     before = [f"--{lists[0]}", *words[:-1]] if lists and words[:-1] else []
     return [*before, *(f"--{name}={word}" for word in words[-1:])]
 

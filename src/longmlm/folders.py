@@ -212,9 +212,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:  # `files`, and whatever else
     try:
         manifest = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FolderError(
-            f"{folder} has no {MANIFEST}: it is incomplete, or longmlm did not write it: name another folder"
-        ) from None
+        raise FolderError(f"{folder} has no {MANIFEST}: it is incomplete, or longmlm did not write it") from None
     except ValueError:
         raise FolderError(f"{path} is damaged: it is not JSON") from None
     files = manifest.get("files") if isinstance(manifest, dict) else None

@@ -41,6 +41,7 @@ from longmlm.model.families import (
     planned_extension,
 )
 from longmlm.processes import check_num_processes, num_started_processes
+from longmlm.releasable import check_is_release
 from longmlm.runnable import (
     check_can_continue,
     check_can_pack,
@@ -131,9 +132,11 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
 
 
 def _check_new(stage: StageConfig) -> None:
-    """Raises FolderError if the result of a stage that has none yet cannot be written."""
-    if not result_of(stage).is_dir():
-        check_writable(result_of(stage))
+    """Raises FolderError if the result of a stage that has none yet cannot be written, or a release not replaced."""
+    if not (folder := result_of(stage)).is_dir():
+        check_writable(folder)
+    elif isinstance(stage, ReleaseConfig):
+        check_is_release(folder)
 
 
 def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:

@@ -16,7 +16,7 @@ from longmlm.settings.publishing import redacted_settings
 from longmlm.settings.tables import Table, default_of, nested
 
 OWN_NAME = "NAME"  # stands for a name that the user chooses in a dotted name
-WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "no value"}
+WORDS = {int: "an integer", float: "a number", str: "a string", bool: "no value"}
 
 
 @dataclass(frozen=True, slots=True)

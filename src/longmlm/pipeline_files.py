@@ -40,12 +40,16 @@ HEAD = f"""\
 #
 # {Pipeline.__doc__}
 # Run it with: longmlm run FILE"""
-NOTE = (
-    "# Recommended settings of the stages: remove the # to change one; `longmlm run FILE --help` explains the others."
-)
+NOTE = "# Default settings of the stages: remove the # to change one; `longmlm run FILE --help` explains the others."
 DEFAULTS = Pipeline.__dataclass_fields__
 OF_TEXT = ("language", "text_field", "text_fields")  # base keys that both files of a model without a head have
-RELEASED = ("weights", "sentence_transformer", "onnx", "allow_unrecovered")  # settings of a release that the file lists
+RELEASED = (  # settings of a release that the file lists
+    "weights",
+    "sentence_transformer",
+    "onnx",
+    "allow_unrecovered",
+    "allow_worse_short_texts",
+)
 
 
 @dataclass(frozen=True, slots=True)

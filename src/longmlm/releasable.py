@@ -1,11 +1,13 @@
 """Checks before training that the result can be released: licence, positions, window, modules, size."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, read_provenance
 from longmlm.data.languages import check_language
-from longmlm.errors import ConfigError, PositionsError, ReleaseError
+from longmlm.errors import ConfigError, FolderError, PositionsError, ReleaseError
+from longmlm.folders import MANIFEST
 from longmlm.hubs.licences import check_licence
 from longmlm.hubs.model_files import MODULES, module_folders
 from longmlm.hubs.models import commit_of, config_of_model, file_of_model, is_folder
@@ -15,6 +17,12 @@ from longmlm.settings.release import ReleaseRecipe
 
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")  # identifiers of hubs
 MAX_ONNX_BYTES = 2**31 - 2**25  # of weights: Protocol Buffers files are limited to 2 GiB, and the graph takes a few MB
+
+
+def check_is_release(folder: Path) -> None:
+    """Raises FolderError if a folder in place of a release is something else, which is never replaced."""
+    if not (folder / MANIFEST).is_file():
+        raise FolderError(f"{folder} exists and is no release: move it away, or name another folder")
 
 
 def check_releasable(config: ResolvedPipeline, model: str | None) -> None:

@@ -1,5 +1,6 @@
 """What would stop a pipeline after hours and is known before its first stage, such as a missing head or licence."""
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -9,7 +10,7 @@ from typing import get_args
 
 from longmlm.artifacts.provenance import Extension, ModelSource, read_provenance
 from longmlm.data.words import segmenter_of
-from longmlm.errors import ConfigError, FolderError, ModelError, ReleaseError, UserError
+from longmlm.errors import ConfigError, FolderError, ModelError, ReleaseError, UserError, counted
 from longmlm.hubs.models import config_of_model
 from longmlm.hubs.publish import check_can_publish
 from longmlm.hubs.weight_names import weight_names
@@ -21,9 +22,9 @@ from longmlm.model.families import (
     num_usable_positions,
 )
 from longmlm.releasable import check_releasable
-from longmlm.runtime.launch_command import launch_command, launched_processes, starts_deepspeed
+from longmlm.runtime.launch_command import Launched, launch_command, launched, starts_deepspeed
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.settings.pipeline import ResolvedPipeline, RunConfig, StageConfig, StageName
+from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, RunConfig, StageConfig, StageName
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.release import ReleaseConfig, ReleaseRecipe
 from longmlm.settings.results import result_of
@@ -90,7 +91,7 @@ def _check_training(config: ResolvedPipeline) -> None:
             f"pretrain.recipe.precision is fp16, which DeepSpeed's backend does not support, and launch = "
             f"{config.launch!r} starts it: set precision to bf16 or no, or launch to ddp"
         )
-    started = launched_processes(config.launch)
+    started = launched(config.launch).num_processes
     if started is not None and runtime.num_processes not in (None, started):
         raise ConfigError(
             f"pretrain.runtime.num_processes is {runtime.num_processes}, but launch = {config.launch!r} starts "
@@ -98,10 +99,12 @@ def _check_training(config: ResolvedPipeline) -> None:
         )
 
 
-def training_processes(config: ResolvedPipeline) -> int:
-    """Returns the number of processes in which training is started, as far as settings and launch name it; else 1."""
-    started = launched_processes(config.launch) if config.launch is not None else None
-    return config.pretrain.runtime.num_processes or started or 1
+def training_processes(config: ResolvedPipeline) -> Launched:
+    """Returns the processes in which training is started, by the launch or in `num_processes` of the settings."""
+    if config.launch is None:
+        return Launched(num_processes=1)
+    started = launched(config.launch)
+    return started._replace(num_processes=config.pretrain.runtime.num_processes or started.num_processes)
 
 
 def _check_start(config: ResolvedPipeline) -> None:
@@ -189,11 +192,25 @@ def machine_errors(config: ResolvedPipeline) -> Iterator[UserError]:
             yield error
 
 
-def machine_notes(config: ResolvedPipeline) -> list[str]:
+def machine_notes(config: PlanConfig, num_gpus: int) -> list[str]:
     """Returns a line for each thing that this machine cannot do, or not check, and that the pipeline needs."""
     notes = [f"longmlm run would stop on this machine: {error}" for error in machine_errors(config)]
+    notes += [_processes_note(config, num_gpus)] if "pretrain" in config.stages else []
     notes += [sentences_note(config.release.recipe)] if "release" in _stages(config) else []
     return [*filter(None, notes), *unread_notes(config)]
+
+
+def _processes_note(config: PlanConfig, num_gpus: int) -> str | None:
+    """Returns a note if a launch starts more processes on a machine than this one has GPUs."""
+    started = training_processes(config)
+    here = math.ceil((started.num_processes or 1) / started.num_machines)
+    if here <= max(1, num_gpus) or started.is_on_cpu or config.gpu:
+        return None
+    gpus = counted(num_gpus, "GPU") if num_gpus else "no GPU"
+    return (
+        f"note: launch = {config.launch!r} starts {counted(here, 'process')} on a machine, and this one has {gpus}: "
+        "name the training machine's GPU with --gpu, or the number of GPUs, as in --launch 'ddp --num_processes 4'"
+    )
 
 
 def unread_notes(config: ResolvedPipeline) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import difflib
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from fnmatch import fnmatch
@@ -11,16 +12,20 @@ from typing import Any
 from longmlm.errors import ConfigError
 from longmlm.options import OWN_NAME, named_fields, sections
 from longmlm.settings.effects import settings_without_effect
+from longmlm.settings.publishing import redacted_address
 from longmlm.settings.tables import Table, with_arrays
 
 NEEDED = {  # by pydantic's type of error
     "bool_type": "true or false",
     "dataclass_type": "a table",
+    "dict_type": "a table",
     "float_type": "a number",
-    "int_from_float": "a whole number",
-    "int_type": "a whole number",
+    "int_type": "an integer",
+    "list_type": "a list",
     "string_type": "a string",
+    "tuple_type": "a list",
 }
+UNION_TAG = re.compile(r"float|int|str|(dict|tuple)\[.*\]")  # names the tried type of a union behind the setting's name
 MAX_SHOWN = 60  # characters of a wrong value
 OVERLAID = ("compare", "tables", "arms")  # numbers as keys are no array indices: merged later, or names of the user's
 
@@ -73,7 +78,8 @@ def _with_sections(kind: Any, content: Mapping[str, Any]) -> Table:
 
 def _explained(kind: type, problems: Sequence[Any]) -> str:
     """Returns all problems in one line, unknown keys first: one may be a misspelling of a missing key."""
-    lines = []
+    lines: list[str] = []
+    needed: dict[tuple[str, str], list[str]] = {}  # by name and what it was set to, more than one for a union of types
     for problem in sorted(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument"):
         name = ".".join(str(part) for part in problem["loc"])
         match problem["type"]:
@@ -84,15 +90,24 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
                 lines.append(f"unknown key {name}" + (f", did you mean {nearest}?" if nearest else ""))
             case "missing":
                 lines.append(f"{name} is missing")
-            case "tuple_type" | "list_type" if isinstance(problem["input"], bool | int | float | str):
-                lines.append(f"{name}: a list is needed, as in [{json.dumps(problem['input'])}]")
-            case wrong if needed := NEEDED.get(wrong, problem.get("ctx", {}).get("expected")):
-                found = json.dumps(problem["input"], default=str, ensure_ascii=False)
-                lines.append(f"{name}: {needed} is needed, not {found[:MAX_SHOWN]}{'…' * (len(found) > MAX_SHOWN)}")
+            case wrong if wanted := NEEDED.get(wrong, problem.get("ctx", {}).get("expected")):
+                *section, last = name.split(".")
+                name = ".".join(section) if section and UNION_TAG.fullmatch(last) else name
+                needed.setdefault((name, _shown(wanted, problem["input"])), []).append(wanted.replace("'", '"'))
             case _:
                 message = problem["msg"].removeprefix("Value error, ")
                 lines.append(f"{name}: {message}" if name else message)
+    lines += [f"{name}: {' or '.join(wanted)} is needed, {shown}" for (name, shown), wanted in needed.items()]
     return "; ".join(lines)
+
+
+def _shown(wanted: str, value: object) -> str:
+    """Returns what a setting was set to, without what may be secret or long; in place of a list, how to write one."""
+    if isinstance(value, list | dict):
+        return "not a list" if isinstance(value, list) else "not a table"
+    text = json.dumps(redacted_address(value) if isinstance(value, str) else value, ensure_ascii=False)
+    text = f"{text[:MAX_SHOWN]}…" if len(text) > MAX_SHOWN else text
+    return f"as in [{text}]" if wanted == "a list" and value is not None else f"not {text}"
 
 
 def _nearest(path: Sequence[str], kind: type) -> str | None:

@@ -73,7 +73,7 @@ def test_settings_are_written_and_read_back(task: str, tmp_path: Path) -> None:
             "recipe: learning_rate must be different numbers: 2e-05 is repeated",
         ),
         ("recipe.patience = 0", "recipe: documents_per_step and patience must be at least 1"),
-        ("arms.512.length = 'all'", r"arms\.512\.length: a whole number is needed, not "),
+        ("arms.512.length = 'all'", r"arms\.512\.length: an integer is needed, not "),
         ("arms.1024.reads = 'last'", r"arms\.1024: frozen, revision and reads need a model"),
         ("arms.512.pooling = 'cnn'", r"arms\.512: pooling = cnn needs reads = chunks"),
         ("runtime.evaluate_every_steps = 5", r"unknown key runtime\.evaluate_every_steps"),

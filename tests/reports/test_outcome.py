@@ -53,7 +53,27 @@ def test_a_model_that_did_not_recover_is_trained_longer_first(evaluated: Evaluat
     first, *_, train, release = summary(settings()).splitlines()
     assert first.startswith("Not recovered")
     assert train == "next: train longer, for example by 1,500 steps: longmlm run out/pipeline.toml --more-steps 1500"
-    assert release == ("or release it all the same: longmlm run out/pipeline.toml --release.recipe.allow-unrecovered")
+    assert release.startswith("or release it all the same: longmlm run out/pipeline.toml --release.recipe.allow-unrec")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "named"),
+    [
+        ([], ["allow-unrecovered", "allow-worse-short-texts"]),
+        (["allow_unrecovered"], ["allow-worse-short-texts"]),
+        (["allow_worse_short_texts"], ["allow-unrecovered"]),
+        (["allow_unrecovered", "allow_worse_short_texts"], []),
+    ],
+)
+def test_every_option_that_a_release_still_needs_is_named(evaluated: Evaluation, allowed, named) -> None:
+    base = evaluated.measured["base_cut"]
+    better = replace(base, whole=replace(base.whole, accuracy=99.0))
+    lost = replace(evaluated, measured=evaluated.measured | {"base_cut": better}).signed()
+    assert lost.is_worse_on_short_texts and lost.is_recovered is False
+    artifact.write(Path("out/evaluation") / Evaluation.FILE, lost)
+    lines = summary(settings(release={"recipe": dict.fromkeys(allowed, True)}), is_released=False).splitlines()
+    options = " ".join(f"--release.recipe.{name}" for name in named)
+    assert lines[-1].endswith(f"longmlm run out/pipeline.toml {options}" if named else "--more-steps 1500")
 
 
 def test_the_outcome_is_one_sentence_with_errors_on_recovery_context_and_short_texts(evaluated: Evaluation) -> None:

@@ -8,7 +8,7 @@ import pytest
 from accelerate.commands.launch import launch_command_parser
 
 from longmlm.errors import ConfigError
-from longmlm.runtime.launch_command import launch_command
+from longmlm.runtime.launch_command import Launched, launch_command, launched
 from longmlm.settings.shipped import LAUNCHES
 
 NAMES = sorted(path.stem for path in LAUNCHES.glob("*.yaml"))
@@ -21,6 +21,25 @@ def test_a_name_stands_for_accelerate_with_the_shipped_file(name: str) -> None:
     options = launch_command_parser().parse_args(words)
     assert Path(options.config_file) == LAUNCHES / f"{name}.yaml"
     assert (options.num_processes, options.training_script) == (4, "longmlm.stages.pretrain")
+
+
+@pytest.mark.parametrize(
+    ("launch", "started"),
+    [
+        ("ddp", Launched(8)),
+        ("ddp --num_processes 4", Launched(4)),
+        ("accelerate launch -n2", Launched(2)),
+        ("accelerate launch --num-processes=3 --cpu", Launched(3, is_on_cpu=True)),
+        ("two-cpu-processes", Launched(2, is_on_cpu=True)),
+        ("two-nodes", Launched(16, 2)),
+        ("two-nodes-cpu --num_machines 4", Launched(4, 4, is_on_cpu=True)),
+        ("accelerate launch --multi_gpu", Launched()),
+        ("torchrun --nproc_per_node 8", Launched()),
+        ("srun accelerate launch -n 8", Launched()),
+    ],
+)
+def test_the_processes_that_a_launch_starts_are_read_from_its_options_and_file(launch: str, started: Launched) -> None:
+    assert launched(launch) == started
 
 
 @pytest.mark.parametrize(

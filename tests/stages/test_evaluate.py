@@ -135,7 +135,7 @@ def test_run_folder_stands_for_its_best_checkpoint_and_gives_the_curve(
     asked = settings(world, tmp_path / "out") | {"long_after": str(run_folder), "run": str(run_folder)}
     code, said, _ = run_here(EvaluateConfig, evaluate, asked)
     assert code == 0
-    assert "step-00000001, the most accurate checkpoint of the run; the last one is step-00000002\n" in said
+    assert "step-00000001, the best intact checkpoint of the run; the last one is step-00000002\n" in said
     found = read(tmp_path / "out")
     assert found.sources.after == str(run_folder)
     assert found.sources.after_sha256 == weights_sha256(run_folder / "checkpoints" / "step-00000001")

@@ -71,7 +71,7 @@ def test_more_steps_are_added_again_if_the_release_is_refused_for_the_accuracy(
     artifact.write(file, replace(evaluation, measured=evaluation.measured | {"base_cut": better}).signed())
     *_, train, release = summary(settings(), is_released=False).splitlines()
     assert train == "next: train longer, for example by 1,500 steps: longmlm run out/pipeline.toml --more-steps 1500"
-    assert release.endswith("longmlm run out/pipeline.toml --release.recipe.allow-unrecovered")
+    assert "longmlm run out/pipeline.toml --release.recipe.allow-unrecovered" in release
     run.run(settings(*MORE))
     assert started == AGAIN
 
@@ -110,5 +110,5 @@ def test_more_steps_are_refused_in_a_file(folder: Path, table: str) -> None:
     with pytest.raises(ConfigError, match=r"more.toml: more_steps: remove it, since a file would add steps each time"):
         parse(RunConfig, ["demo", "more.toml"])
     for number in ("0", "-1", "1.5", "many"):
-        with pytest.raises(ConfigError, match="more_steps must be at least 1|--more-steps expects a whole number"):
+        with pytest.raises(ConfigError, match="more_steps must be at least 1|--more-steps expects an integer"):
             settings("--more-steps", number)

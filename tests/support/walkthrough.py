@@ -17,6 +17,7 @@ def walk_through(
 ) -> dict[str, str]:
     """Runs the blocks of shell and Python, applies those of TOML to mine.toml, and returns the output by command.
 
+    A block of TOML that begins with the comment `# NAME.toml` is saved under that name instead.
     Training is shortened by `settings`, so a model that has not recovered is released. Commands that start with one of
     `skipped` are left out.
     """
@@ -29,8 +30,11 @@ def walk_through(
                         outputs[command] = run(language, command)
                         _shorten(folder / "mine.toml", settings)
             case "toml":
-                _set(folder / "mine.toml", block)
-                _shorten(folder / "mine.toml", settings)
+                if named := re.match(r"# ([\w-]+\.toml)\n", block):
+                    (folder / named[1]).write_text(block, encoding="utf-8")
+                else:
+                    _set(folder / "mine.toml", block)
+                _shorten(folder / (named[1] if named else "mine.toml"), settings)
             case "python":
                 outputs[block] = run(language, block)
     return outputs

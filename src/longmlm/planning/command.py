@@ -1,5 +1,6 @@
 """The plan command: reports what a pipeline will take, without writing anything or downloading weights."""
 
+import math
 from pathlib import Path
 
 import torch
@@ -85,7 +86,7 @@ def plan(config: PlanConfig) -> None:
         ("time", "estimate", _time(training, machine, _prepare(config, corpus, rows, vocabulary))),
     ):
         print(f"{name:8}{known:10}{text}")
-    for note in [*planned_notes(config, vocabulary), *machine_notes(config)]:
+    for note in [*planned_notes(config, vocabulary), *machine_notes(config, torch.cuda.device_count())]:
         print(note)
 
 
@@ -108,6 +109,8 @@ def _model(model: PreTrainedModel, base_positions: int, work: Work) -> str:
 
 def _steps(training: TrainingPlan, machine: Machine, config: PlanConfig) -> str:
     rows, processes = counted(training.rows_per_step, "row"), counted(machine.num_processes, "process")
+    if training_processes(config).num_processes is None:
+        processes += " (assumed, since launch does not say how many)"
     steps = f"{config.pretrain.recipe.num_steps:,} of {rows} ({training.tokens_per_step:,} tokens) in {processes}"
     advice = "; so many repetitions gain little: add text or lower num_steps" if training.epochs > MAX_EPOCHS else ""
     return f"{steps}: {training.num_tokens / 1e6:,.2f} M tokens, {training.epochs:.2f} epochs{advice}"
@@ -233,14 +236,9 @@ def planned_vocabulary(config: PlanConfig) -> Vocabulary | None:
 
 
 def planned_notes(config: PlanConfig, vocabulary: Vocabulary | None) -> list[str]:
-    """Returns notes on the corpus and the processes; without a vocabulary, none on unknown tokens."""
+    """Returns notes on the corpus; without a vocabulary, none on unknown tokens."""
     recipe, rows = config.prepare.recipe, Path(config.pretrain.rows)
-    notes, num_processes = [markup_note(recipe.sources)], training_processes(config)
-    if num_processes > 1 and not config.gpu and not torch.cuda.is_available():
-        notes.append(
-            f"note: this machine has no GPU, and launch = {config.launch!r} starts {counted(num_processes, 'process')} "
-            "that would share its CPU: name the training machine's GPU with --gpu, or start fewer with --num_processes"
-        )
+    notes = [markup_note(recipe.sources)]
     if vocabulary:
         has_rows = (rows / RowsManifest.FILE).is_file()
         shares = read_rows_manifest(rows).report.unknown_shares if has_rows else None
@@ -276,12 +274,13 @@ def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
 
 def planned_machine(config: PlanConfig, model: PreTrainedModel, cost: Cost, work: Work) -> Machine:
     """Returns the GPU to plan for, or this machine; raises ConfigError for an unknown GPU, or one in fp32."""
-    num_processes = training_processes(config)
+    started = training_processes(config)
+    num_processes = started.num_processes or 1
     if not work.has_gpu:
         speed = cpu_tokens_per_second(model.config, work, dropout_of(model))
         name, memory_bytes = (
             f"this CPU, {counted(torch.get_num_threads(), 'thread')}",
-            free_memory_bytes() // num_processes,
+            free_memory_bytes() // math.ceil(num_processes / started.num_machines),
         )
         return Machine(name, memory_bytes, num_processes, speed, "measured now")
     name = config.gpu or torch.cuda.get_device_name()

@@ -18,13 +18,13 @@ from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import FolderError, ReleaseError
-from longmlm.folders import MANIFEST, new_folder, unlisted_note, verify
+from longmlm.folders import new_folder, unlisted_note, verify
 from longmlm.hubs.licences import check_licence, licence_of
 from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
 from longmlm.model.loading import LoadedModel, load_trained
-from longmlm.releasable import check_has_no_modules
+from longmlm.releasable import check_has_no_modules, check_is_release
 from longmlm.release.export import carried_by, check_exportable, export, longformer_window
 from longmlm.release.gate import evaluation_of, exported_accuracy
 from longmlm.release.onnx_graph import write_graphs
@@ -178,8 +178,8 @@ def verified_release(output: Path) -> dict[str, Any]:  # as read_manifest
 
     Raises FolderError if the folder is something else, or if a file was changed later.
     """
-    if output.is_dir() and not (output / MANIFEST).is_file():
-        raise FolderError(f"{output} exists and is no release: name another folder for the release")
+    if output.is_dir():
+        check_is_release(output)
     try:
         return verify(output) if output.exists() else {}
     except FolderError as error:

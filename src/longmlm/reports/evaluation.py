@@ -218,7 +218,7 @@ def finding(evaluation: Evaluation) -> str:
 
 
 def outcome(evaluation: Evaluation) -> str:
-    """Returns the finding and the gain from longer context in one sentence; says what is within the standard error."""
+    """Returns the finding and the gain from longer context in one sentence; says what is within two standard errors."""
     after, base, gain = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut"), evaluation.recovery
     if after is None or base is None or gain is None or _is_at_own_length(evaluation):
         return finding(evaluation)

@@ -9,15 +9,25 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from longmlm.errors import ConfigError
 from longmlm.settings.shipped import JOBS, LAUNCHES
 
 CONFIG_FILE = ("--config_file", "--config-file")  # of accelerate launch
 USE_DEEPSPEED = ("--use_deepspeed", "--use-deepspeed")
-NUM_PROCESSES = re.compile(rb"^num_processes:\s*(\d+)", re.MULTILINE)
+USE_CPU = ("--cpu", "--use_cpu", "--use-cpu")
+ON_CPU = re.compile(rb"^use_cpu:\s*true", re.MULTILINE)
 FIRST_SENTENCE = re.compile(r"(?<=\w)[.:](?= |$)")
 DEEPSPEED = re.compile(rb"^distributed_type:\s*['\"]?DEEPSPEED", re.MULTILINE)
+
+
+class Launched(NamedTuple):
+    """The processes that a launch starts, on all its machines: None if it names no number; and whether on CPUs."""
+
+    num_processes: int | None = None
+    num_machines: int = 1
+    is_on_cpu: bool = False
 
 
 def launch_command(launch: str) -> list[str]:
@@ -92,13 +102,21 @@ def starts_deepspeed(launch: str) -> bool:
     return Path(words[0] if words else "").name == "accelerate" and (is_option or is_in_file)
 
 
-def launched_processes(launch: str) -> int | None:
-    """Returns the number of processes in the options or the YAML file of a launch; None if neither has one."""
+def launched(launch: str) -> Launched:
+    """Returns what the options or the YAML file of accelerate launch start; of other programs, nothing is known."""
     words = _expanded(_split(launch))
     if Path(words[0] if words else "").name != "accelerate":
-        return None
-    named = [*(match[1].decode() for content in _config_contents(words) if (match := NUM_PROCESSES.search(content)))]
-    named += _values(words, ("--num_processes", "--num-processes", "-n"))
+        return Launched()
+    words = [part for word in words for part in (("-n", word[2:]) if re.fullmatch(r"-n\d+", word) else (word,))]
+    is_on_cpu = bool({*USE_CPU} & {*words}) or any(ON_CPU.search(content) for content in _config_contents(words))
+    return Launched(_number(words, "num_processes", "-n"), _number(words, "num_machines") or 1, is_on_cpu)
+
+
+def _number(words: Sequence[str], key: str, *short: str) -> int | None:
+    """Returns a number from the YAML file of a launch or, before that, from its option; None if neither has it."""
+    pattern = re.compile(rf"^{key}:\s*(\d+)".encode(), re.MULTILINE)
+    named = [match[1].decode() for content in _config_contents(words) if (match := pattern.search(content))]
+    named += _values(words, (f"--{key}", f"--{key.replace('_', '-')}", *short))
     return int(named[-1]) if named and named[-1].isdecimal() else None
 
 

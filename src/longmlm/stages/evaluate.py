@@ -74,7 +74,7 @@ def evaluated_models(config: EvaluateConfig) -> tuple[list[str], dict[str, str |
     given = (config.base, config.long_before, config.long_after)
     base, before, after = (model_or_best_checkpoint(name) if name else None for name in given)
     if after and after != config.long_after and (last := list_checkpoints(Path(after).parents[1])[-1]) != Path(after):
-        print(f"long_after is {after}, the most accurate checkpoint of the run; the last one is {last.name}")
+        print(f"long_after is {after}, the best intact checkpoint of the run; the last one is {last.name}")
     hashes = {
         "base_sha256": local_model_sha256(base) or None,
         "before_sha256": weights_sha256(before) if before and Path(before).is_dir() else None,

@@ -79,15 +79,19 @@ def _are_steps_added(config: RunConfig) -> bool:
     if not (saved and saved.continuations and saved.continuations[-1].num_steps == config.more_steps):
         return False
     left = [name for name in config.stages if not is_current(config, name)]
-    return is_trained(config.pretrain) and bool(left) and not (left == ["release"] and _is_refused(config))
+    return is_trained(config.pretrain) and bool(left) and not (left == ["release"] and _refusals(config))
 
 
-def _is_refused(config: ResolvedPipeline) -> bool:
-    """Returns whether the release stage refuses the accuracy in the evaluation."""
+def _refusals(config: ResolvedPipeline) -> list[str]:
+    """Returns the options without which the release stage refuses the accuracy in the evaluation."""
     evaluation, recipe = _evaluation(config), config.release.recipe
-    is_unrecovered = evaluation is not None and evaluation.is_recovered is False
-    is_worse = evaluation is not None and evaluation.is_worse_on_short_texts
-    return (is_unrecovered and not recipe.allow_unrecovered) or (is_worse and not recipe.allow_worse_short_texts)
+    if evaluation is None:
+        return []
+    refused = {
+        "allow-unrecovered": evaluation.is_recovered is False and not recipe.allow_unrecovered,
+        "allow-worse-short-texts": evaluation.is_worse_on_short_texts and not recipe.allow_worse_short_texts,
+    }
+    return [name for name, is_refused in refused.items() if is_refused]
 
 
 def _evaluation(config: ResolvedPipeline) -> Evaluation | None:
@@ -122,8 +126,8 @@ def run_stage(config: ResolvedPipeline, name: str, label: str, *options: str) ->
         sys.exit(STOPPED)
     if code:
         ended, remedy = f"{label} failed (exit code {code})", "the same command resumes from this stage"
-        if code == USER_ERROR and name == "release" and _is_refused(config):
-            print(f"{ended}: the model is not accurate enough", file=sys.stderr, flush=True)
+        if code == USER_ERROR and name == "release" and _refusals(config):
+            print(ended, file=sys.stderr, flush=True)
             print(summary(config, is_released=False), flush=True)
         else:
             print(f"{ended}: {'fix that, then ' if code == USER_ERROR else ''}{remedy}", file=sys.stderr)
@@ -151,12 +155,13 @@ def summary(config: ResolvedPipeline, is_released: bool = True) -> str:
 def _next_steps(config: ResolvedPipeline, evaluation: Evaluation | None) -> list[str]:
     """Returns what to do next: train longer or release all the same, release, or publish."""
     pipeline = f"{config.output}/{PIPELINE}"
-    if evaluation is not None and (evaluation.is_recovered is False or _is_refused(config)):
+    refusals = _refusals(config)
+    if evaluation is not None and (evaluation.is_recovered is False or refusals):
         more = max(1, config.pretrain.recipe.num_steps // 2)
         lines = [f"next: train longer, for example by {more:,} steps: longmlm run {pipeline} --more-steps {more}"]
-        if "release" in config.stages and _is_refused(config):
-            allowed = "unrecovered" if evaluation.is_recovered is False else "worse-short-texts"
-            lines.append(f"or release it all the same: longmlm run {pipeline} --release.recipe.allow-{allowed}")
+        if "release" in config.stages and refusals:
+            options = " ".join(f"--release.recipe.{name}" for name in refusals)
+            lines.append(f"or release it all the same: longmlm run {pipeline} {options}")
         return lines
     if "release" not in config.stages:
         return ["next: to make a release, run the same pipeline without until"]
