@@ -42,8 +42,8 @@ GPUS = {
     "L4": Gpu(121e12, 24),
     "RTX 5090": Gpu(209e12, 32),
     "RTX 3090": Gpu(71e12, 24),
-    "V100-SXM2": Gpu(125e12, 16, has_bf16=False),
-    "V100-PCIE": Gpu(112e12, 16, has_bf16=False),
+    "V100 SXM2": Gpu(125e12, 16, has_bf16=False),
+    "V100 PCIe|V100": Gpu(112e12, 16, has_bf16=False),
     "T4": Gpu(65e12, 16, has_bf16=False),
 }
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and the optimizer's two states
@@ -168,6 +168,7 @@ def peak_flops() -> float | None:
 
 def gpu_of(name: str) -> Gpu | None:
     """Returns the data of a GPU, with the memory size in its name, if any (A100 40GB); None if the GPU is unknown."""
+    name = name.replace("-", " ")  # H100 PCIe and H100-PCIe, V100-SXM2-16GB
     if re.search(r"\b(MIG|Laptop|Ti)\b", name, re.IGNORECASE):
         return None
     found = (gpu for pattern, gpu in GPUS.items() if re.search(rf"\b({pattern})\b", name, re.IGNORECASE))
