@@ -61,8 +61,15 @@ CLAIMS = (
     Claim("RoBERTa", "DOC-SENTENCES outperforms FULL-SENTENCES", "bert-formats", "doc-sentences", "full-sentences"),
     Claim("RoBERTa", "larger batches outperform small ones", "bert-batches", "batch-3072", "batch-768"),
     Claim("RoBERTa", "the largest batches outperform small ones", "bert-batches", "batch-12288", "batch-768"),
+    Claim("ALBERT", "SOP outperforms NSP, in a BERT", "bert-pairs", "sop", "nsp"),
+    Claim("ALBERT", "SOP outperforms NSP, in an ALBERT", "albert-pairs", "sop", "nsp"),
 )
 
+PAIRS = {"bert-pairs": "BERT", "albert-pairs": "ALBERT"}  # comparisons whose models were measured on pairs
+PAIRS_HEAD = (
+    "| model | trained on | measured on | correct pairs by seed (%) | larger class (%) | difference, 95 % interval |",
+    "|---|---|---|---|---:|---|",
+)
 COMPARED = (
     ("hyperpartisan-frozen", "chunks-attention", "chunks of 512 − first 512 tokens"),
     ("hyperpartisan-frozen", "recovered-1536", "long model, 1536 tokens − first 512"),
@@ -92,6 +99,18 @@ def cells(data: Callable[[str], Data], signed: Callable[[float], str]) -> list[l
         [claim.paper, claim.words, claim.compared, interval(one, signed), str(one["seeds"]), RESULTS[holds(one)]]
         for claim, one in found
     ]
+
+
+def pair_cells(data: Callable[[str], Data], signed: Callable[[float], str]) -> list[list[str]]:
+    """Returns a line for each model, the pairs that it was trained on, and those on which it was measured."""
+    lines = []
+    for comparison, model in PAIRS.items():
+        for arm, kinds in data(comparison)["pairs"].items():
+            for kind, found in kinds.items():
+                by_seed = ", ".join(f"{accuracy:.1f}" for accuracy in found["accuracies"].values())
+                label = f"{found['larger_share']:.1f}"
+                lines.append([model, arm.upper(), kind.upper(), by_seed, label, interval(found, signed)])
+    return lines
 
 
 def task_cells(study: Data, signed: Callable[[float], str]) -> list[list[str]]:

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from claims import CLAIMS, cells, interval, task_cells
+from claims import CLAIMS, PAIRS_HEAD, cells, interval, pair_cells, task_cells
 
 from longmlm.artifacts.accuracy import difference
 
@@ -181,6 +181,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "pays-zh": partial(pays, 1),
     "demo": demo,
     "findings": findings,
+    "pairs": lambda: _table(*PAIRS_HEAD, pair_cells(data, _signed)),
 }
 
 
