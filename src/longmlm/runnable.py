@@ -101,9 +101,7 @@ def _check_training(config: ResolvedPipeline) -> None:
 
 def training_processes(config: ResolvedPipeline) -> Launched:
     """Returns the processes in which training is started, by the launch or in `num_processes` of the settings."""
-    if config.launch is None:
-        return Launched(num_processes=1)
-    started = launched(config.launch)
+    started = Launched(num_processes=1) if config.launch is None else launched(config.launch)
     return started._replace(num_processes=config.pretrain.runtime.num_processes or started.num_processes)
 
 
