@@ -7,6 +7,7 @@ import pytest
 
 from longmlm.config import parse
 from longmlm.errors import UserError
+from longmlm.folders import MANIFEST
 from longmlm.inputs import check_inputs
 from longmlm.planning.command import check_terms
 from longmlm.releasable import MAX_ONNX_BYTES, onnx_problem
@@ -96,8 +97,12 @@ def test_what_can_be_released_is_not_refused(model: str, options: tuple[str, ...
 
 def test_a_release_that_exists_is_not_checked(models: Path) -> None:
     (models / "out" / "release").mkdir(parents=True)
+    config = settings("--release.recipe.num-positions", "32", kind=PlanConfig)
     try:
-        check_inputs(settings("--release.recipe.num-positions", "32", kind=PlanConfig))
+        with pytest.raises(UserError, match="out/release exists and is no release: move it away"):
+            check_inputs(config)
+        (models / "out" / "release" / MANIFEST).write_text("{}", encoding="utf-8")
+        check_inputs(config)
     finally:
         shutil.rmtree(models / "out")
 
