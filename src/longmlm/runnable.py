@@ -1,6 +1,5 @@
 """What would stop a pipeline after hours and is known before its first stage, such as a missing head or licence."""
 
-import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -201,12 +200,12 @@ def machine_notes(config: PlanConfig, num_gpus: int) -> list[str]:
 def _processes_note(config: PlanConfig, num_gpus: int) -> str | None:
     """Returns a note if a launch starts more processes on a machine than this one has GPUs."""
     started = training_processes(config)
-    here = math.ceil((started.num_processes or 1) / started.num_machines)
-    if here <= max(1, num_gpus) or started.is_on_cpu or config.gpu:
+    if config.launch is None or started.per_machine <= max(1, num_gpus) or started.is_on_cpu or config.gpu:
         return None
     gpus = counted(num_gpus, "GPU") if num_gpus else "no GPU"
+    processes = counted(started.per_machine, "process")
     return (
-        f"note: launch = {config.launch!r} starts {counted(here, 'process')} on a machine, and this one has {gpus}: "
+        f"note: launch = {config.launch!r} starts {processes} on a machine, and this one has {gpus}: "
         "name the training machine's GPU with --gpu, or the number of GPUs, as in --launch 'ddp --num_processes 4'"
     )
 

@@ -1,6 +1,5 @@
 """The plan command: reports what a pipeline will take, without writing anything or downloading weights."""
 
-import math
 from pathlib import Path
 
 import torch
@@ -280,7 +279,7 @@ def planned_machine(config: PlanConfig, model: PreTrainedModel, cost: Cost, work
         speed = cpu_tokens_per_second(model.config, work, dropout_of(model))
         name, memory_bytes = (
             f"this CPU, {counted(torch.get_num_threads(), 'thread')}",
-            free_memory_bytes() // math.ceil(num_processes / started.num_machines),
+            free_memory_bytes() // started.per_machine,
         )
         return Machine(name, memory_bytes, num_processes, speed, "measured now")
     name = config.gpu or torch.cuda.get_device_name()

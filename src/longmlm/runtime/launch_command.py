@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.util
+import math
 import os
 import re
 import shlex
@@ -28,6 +29,11 @@ class Launched(NamedTuple):
     num_processes: int | None = None
     num_machines: int = 1
     is_on_cpu: bool = False
+
+    @property
+    def per_machine(self) -> int:
+        """Processes on each machine; 1 if the launch names no number."""
+        return math.ceil((self.num_processes or 1) / self.num_machines)
 
 
 def launch_command(launch: str) -> list[str]:
@@ -113,7 +119,7 @@ def launched(launch: str) -> Launched:
 
 
 def _number(words: Sequence[str], key: str, *short: str) -> int | None:
-    """Returns a number from the YAML file of a launch or, before that, from its option; None if neither has it."""
+    """Returns a number from an option of a launch, else from its YAML file; None if neither has it."""
     pattern = re.compile(rf"^{key}:\s*(\d+)".encode(), re.MULTILINE)
     named = [match[1].decode() for content in _config_contents(words) if (match := pattern.search(content))]
     named += _values(words, (f"--{key}", f"--{key.replace('_', '-')}", *short))
