@@ -61,7 +61,8 @@ def options_of(call: SimpleNamespace, folder: Path) -> SimpleNamespace:
 
 
 def test_the_page_has_a_command_for_each_place_and_prints_what_they_name() -> None:
-    assert [place.partition(",")[0] for place in TABLE] == ["one machine", "two machines", "Slurm", "Kubernetes"]
+    places = [place.partition(",")[0] for place in TABLE]
+    assert places == ["one machine with eight GPUs", "two machines", "Slurm", "Kubernetes"]
     named = {word for command in TABLE.values() for word in command.split() if re.search(r"\.(yaml|sbatch)$", word)}
     assert named <= set(PRINTED.values())
 
@@ -77,7 +78,7 @@ def test_one_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     monkeypatch.setattr(run, "run_child", lambda command, _: (started.append(command), (0, ""))[1])
     monkeypatch.setattr(run, "is_trained", lambda _: True)
-    [_, command, *arguments] = shlex.split(TABLE["one machine"])
+    [_, command, *arguments] = shlex.split(TABLE["one machine with eight GPUs"])
     assert command == "run"
     run.run_stage(parse(ResolvedPipeline, arguments), "pretrain", "")
     [launch] = started

@@ -196,6 +196,5 @@ def test_tensorboard_shows_a_run_that_crashed_without_secrets_and_training_is_as
     assert_without_secrets(run, "tensorboard", printed)
     plain = train(replace(settings, run=str(tmp_path / "plain")))
     assert losses(run) == losses(plain) and len(losses(run)) == 12
-    held_out = [[line.held_out for line in evaluation_lines(folder)] for folder in (run, plain)]
-    assert held_out[0] == held_out[1] and len(held_out[0]) == 4
-    assert not any(line.examples for line in evaluation_lines(plain))
+    measured = [[(line.held_out, line.examples) for line in evaluation_lines(folder)] for folder in (run, plain)]
+    assert measured[0] == measured[1] and len(measured[0]) == 4
