@@ -1,73 +1,137 @@
-"""Dynamic masking of rows of 1536 tokens: longmlm, whose masks depend only on seed, epoch and row, and transformers.
+"""Dynamic masking of rows of 1536 tokens of text: longmlm's, whose masks depend only on seed, epoch and row.
 
-python benchmarks/masking.py [--quick]
+First batches of 16 rows, with tokens and with whole words selected, beside transformers' collator, which is given where
+words start and has no spans; then masks alone, by unit. All in tokens per second of processor time; `aims` in the last
+line has the speed that each unit should reach alone on one core. Rows of Chinese, for example:
+
+    python benchmarks/masking.py --tokenizer FOLDER --text FILE.jsonl --language zh
+
+python benchmarks/masking.py [--quick] [--tokenizer NAME] [--text FILE.jsonl] [--language CODE]
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
-from paired import Comparison, Way, run
+from paired import Comparison, Way, options, print_results
+from prepare import MODEL, TEXT, cpu_rate
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import mask_row
+from longmlm.data.corpus import Document
+from longmlm.data.encoding import tokenized
+from longmlm.data.packing import TokenizedDocument, pack
 from longmlm.data.row import Row
-from longmlm.data.vocabulary import load_vocabulary
-from longmlm.settings.masking import Masking
+from longmlm.data.vocabulary import Vocabulary, load_vocabulary
+from longmlm.settings.masking import Masking, MaskingUnit
 
-MODEL = "src/longmlm/bundled/roberta-mini"
-ROW_LENGTH, ROWS_PER_BATCH = 1536, 16
-
-
-def random_rows(num_rows: int) -> np.ndarray:
-    """Returns random rows of ordinary tokens."""
-    return np.random.default_rng(0).integers(300, 8000, (num_rows, ROW_LENGTH))
+ROW_LENGTH, NUM_ROWS, ROWS_PER_BATCH = 1536, 192, 16
+NUM_MASKS, NUM_QUICK_MASKS = 19_200, 1_920
+AIMS: dict[MaskingUnit, float] = {"token": 20e6, "word": 10e6, "span": 20e6}
+WORD = "DataCollatorForLanguageModeling, whole_word_mask"
+Text = tuple[str, str, str]  # tokenizer, file and language
 
 
-def row_of(input_ids: np.ndarray) -> Row:
-    """Returns a row of one document."""
-    return Row(input_ids, np.array([1]), np.array([0]))
+@cache
+def prepared(tokenizer: str, text: str, language: str) -> tuple[Vocabulary, tuple[Row, ...]]:
+    """Returns the vocabulary, and rows of the text."""
+    vocabulary = load_vocabulary(tokenizer)
+
+    def documents() -> Iterator[Document]:
+        with Path(text).open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines):
+                yield Document(json.loads(line)["text"], f"{text}, line {number}", 0)
+
+    sentences = (TokenizedDocument(tokens, 0) for _, tokens in tokenized(vocabulary, [language], documents()))
+    rows = pack(sentences, ROW_LENGTH, vocabulary.special, "full-sentences", vocabulary.is_within_character)
+    return vocabulary, tuple(row for row in islice(rows, NUM_ROWS) if len(row) == ROW_LENGTH)
 
 
-def ours(num_rows: int) -> Callable[[], int]:
-    """Returns a function that masks and collates all rows, batch by batch."""
-    tokens, vocabulary, masking = random_rows(num_rows), load_vocabulary(MODEL), Masking()
-    maskable = vocabulary.maskable
+def batches(rows: tuple[Row, ...], num_masks: int) -> list[list[tuple[int, Row]]]:
+    """Returns numbered rows, each of them again and again, in batches."""
+    numbered = [*islice(cycle(enumerate(rows)), num_masks)]
+    return [numbered[first : first + ROWS_PER_BATCH] for first in range(0, num_masks, ROWS_PER_BATCH)]
+
+
+def ours(unit: MaskingUnit, num_masks: int, text: Text, *, collated: bool) -> Callable[[], int]:
+    """Returns a function that draws masks of the rows in turn, and returns their number of tokens."""
+    vocabulary, rows = prepared(*text)
+    maskable, masking, work_list = vocabulary.maskable_in(unit), Masking(unit=unit), batches(rows, num_masks)
 
     def work() -> int:
-        for first in range(0, num_rows, ROWS_PER_BATCH):
-            batch = range(first, first + ROWS_PER_BATCH)
-            masked = [mask_row(row_of(tokens[row_id]), maskable, masking, 0, 0, row_id) for row_id in batch]
-            collate(masked, vocabulary.special.pad)
-        return tokens.size
+        for epoch, batch in enumerate(work_list):
+            masked = [mask_row(row, maskable, masking, 0, epoch, row_id) for row_id, row in batch]
+            if collated:
+                collate(masked, vocabulary.special.pad)
+        return num_masks * ROW_LENGTH
 
     return work
 
 
-def theirs(num_rows: int) -> Callable[[], int]:
-    """Returns a function that does the same with DataCollatorForLanguageModeling."""
-    tokens = random_rows(num_rows)
-    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
+def theirs(unit: MaskingUnit, num_masks: int, text: Text) -> Callable[[], int]:
+    """Returns a function that does the same with transformers' collator, which is given where words start."""
+    vocabulary, rows = prepared(*text)
+    tokenizer: Any = AutoTokenizer.from_pretrained(text[0])
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    if unit == "word":  # for which it can only show the mask token
+        collator = replace(collator, whole_word_mask=True, mask_replace_prob=1.0, random_replace_prob=0.0)
+    features = [_feature(row, vocabulary, unit) for row in rows]
+    work_list = batches(rows, num_masks)
 
     def work() -> int:
-        for first in range(0, num_rows, ROWS_PER_BATCH):
-            collator([{"input_ids": tokens[row_id]} for row_id in range(first, first + ROWS_PER_BATCH)])
-        return tokens.size
+        for batch in work_list:
+            collator([features[row_id] for row_id, _ in batch])
+        return num_masks * ROW_LENGTH
 
     return work
 
 
-def comparison(num_rows: int) -> Comparison:
-    """Returns the comparison on `num_rows` rows."""
-    own, peer = (
-        Way("longmlm", partial(ours, num_rows)),
-        Way("DataCollatorForLanguageModeling", partial(theirs, num_rows)),
-    )
-    return Comparison(f"{num_rows} rows of {ROW_LENGTH} tokens in batches of {ROWS_PER_BATCH}", own, peer, aim=5)
+def _feature(row: Row, vocabulary: Vocabulary, unit: MaskingUnit) -> dict[str, list[Any]]:
+    """Returns a row in the form with which the collator is fastest; it finds words by the gaps before them."""
+    if unit == "token":
+        return {"input_ids": row.input_ids.tolist()}
+    maskable = vocabulary.maskable_in("word")
+    assert maskable.words is not None
+    ends = np.arange(len(row)) + np.cumsum(maskable.words.starts(row.input_ids)) + 1
+    columns = {
+        "input_ids": row.input_ids,
+        "special_tokens_mask": ~maskable.is_maskable[row.input_ids],
+        "offset_mapping": np.stack([ends - 1, ends], axis=1),
+    }
+    return {name: column.tolist() for name, column in columns.items()}
+
+
+def main() -> None:
+    """Measures batches and masks, each in processes of its own."""
+    parser = argparse.ArgumentParser(add_help=False)
+    for name, default in (("--tokenizer", MODEL), ("--text", TEXT), ("--language", "en")):
+        parser.add_argument(name, default=default)
+    given, sys.argv[1:] = parser.parse_known_args()
+    is_quick, num_rounds = options(__doc__ or "")
+    text = (given.tokenizer, given.text, given.language)
+    num_masks = NUM_QUICK_MASKS if is_quick else NUM_MASKS
+    size = f"{num_masks:,} rows of {ROW_LENGTH} tokens of {Path(given.text).name}"
+    peers: dict[MaskingUnit, str] = {"token": "DataCollatorForLanguageModeling", "word": WORD}
+    results = []
+    for unit, name in peers.items():
+        own = Way("longmlm", partial(ours, unit, num_masks, text, collated=True), cpu_rate)
+        peer = Way(name, partial(theirs, unit, num_masks, text), cpu_rate)
+        shape = f"{unit}, {size} in batches of {ROWS_PER_BATCH}"
+        results.append(Comparison(shape, own, peer, aim=5).measure(num_rounds))
+    for unit in get_args(MaskingUnit):
+        alone = Way("longmlm", partial(ours, unit, num_masks, text, collated=False), cpu_rate)
+        results.append(Comparison(f"{unit}, {size}, masks alone", alone, None).measure(num_rounds))
+        print(f"  {results[-1].ours / AIMS[unit]:.0%} of the aim of {AIMS[unit] / 1e6:.0f} million")
+    print_results("masking", results, aims=AIMS)
 
 
 if __name__ == "__main__":
-    run("masking", __doc__ or "", [comparison(1024)], [comparison(128)])
+    main()

@@ -104,6 +104,14 @@ def test_a_missing_corpus_is_noted(folder: Path, capsys: pytest.CaptureFixture[s
     assert note.startswith("note: later/*.jsonl: no such file") and "needs its corpus when it runs" in note
 
 
+@pytest.mark.parametrize(("times", "is_said"), [(7, False), (8, True)])
+def test_what_full_attention_loses_at_many_times_the_trained_positions_is_noted(
+    folder: Path, capsys: pytest.CaptureFixture[str], times: int, is_said: bool
+) -> None:
+    model_facts(base("bert", times * NUM_POSITIONS))
+    assert (f"attention_window = {NUM_POSITIONS // 2} keeps" in capsys.readouterr().err) == is_said
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with serve() as served:

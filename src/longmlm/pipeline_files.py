@@ -22,7 +22,7 @@ from longmlm.hubs.model_files import MODULES
 from longmlm.hubs.models import commit_of, config_of_model, file_of_model
 from longmlm.hubs.weight_names import weight_names
 from longmlm.inputs import positions_of
-from longmlm.model.families import has_head, planned_extension
+from longmlm.model.families import attention_note, has_head, planned_extension
 from longmlm.options import explanations, sections
 from longmlm.settings.extend import ExtendRecipe
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, recommended
@@ -98,6 +98,8 @@ def _facts_of_model(base: Pipeline, name: str) -> ModelFacts:
     if base.extension:
         recipe = ExtendRecipe(num_positions=base.length)
         planned_extension(recipe, ModelSource(name=shown), provenance, config, num_positions)
+        if note := attention_note(recipe, num_positions, config):
+            _note(note)
     else:
         check_rows_fit_positions(base.length, num_positions, shown)
     names = weight_names(name, base.revision)

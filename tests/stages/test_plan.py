@@ -176,6 +176,15 @@ def test_a_window_is_planned_for(world):
     assert window_of(model.config) is None
 
 
+def test_what_full_attention_loses_at_many_times_the_trained_positions_is_said(planned):
+    wide = ("--length", str(8 * NUM_POSITIONS))
+    said = {text for _, text in planned(*wide).values()}
+    narrow = {text for _, text in planned(*wide, "--extend.recipe.attention-window", str(NUM_POSITIONS // 2)).values()}
+    short = {text for _, text in planned().values()}
+    remedy = f"attention_window = {NUM_POSITIONS // 2} keeps almost all of it"
+    assert [any(remedy in text for text in texts) for texts in (said, narrow, short)] == [True, False, False]
+
+
 def test_a_model_whose_weights_are_not_on_this_machine_is_planned(planned, world, tmp_path):
     for path in world.base.iterdir():
         if path.suffix != ".safetensors":

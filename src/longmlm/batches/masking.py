@@ -50,20 +50,21 @@ def mask_row(row: Row, vocabulary: Maskable, masking: Masking, seed: int, epoch:
     """
     pattern = epoch if masking.mask_patterns is None else epoch % masking.mask_patterns
     philox = philox_at((seed, row_id), (0, 0, 0, pattern))
-    maskable = np.flatnonzero(vocabulary.is_maskable[row.input_ids])
+    seen = row.input_ids.astype(np.int64)
+    maskable = vocabulary.is_maskable[seen].nonzero()[0]
     num_selected = min(len(maskable), max(1, round(masking.selected_fraction * len(maskable))))
     spans = None
     if masking.unit == "token" or not num_selected:
         selected = maskable[_smallest(philox.random_raw(len(maskable)), num_selected)]
     elif masking.unit == "word":
-        selected = maskable[_select_words(_word_edges(row, vocabulary, maskable), num_selected, philox)]
+        selected = maskable[_select_words(_word_edges(row, seen, vocabulary, maskable), num_selected, philox)]
     else:
-        chosen, opens_span = _select_spans(_word_edges(row, vocabulary, maskable), num_selected, philox)
+        chosen, opens_span = _select_spans(_word_edges(row, seen, vocabulary, maskable), num_selected, philox)
         selected = maskable[chosen]
         opens_span[0] = True  # also of a span that goes on from the end of the row
         opens_span[1:] |= selected[1:] - selected[:-1] > 1
-        spans = np.cumsum(opens_span) - 1
-    labels = row.input_ids[selected]
+        spans = opens_span.cumsum() - 1
+    labels = seen[selected]
 
     num_shown = len(selected) if spans is None else int(spans[-1]) + 1
     uniform = _unit_interval(philox.random_raw(num_shown + len(selected)))
@@ -71,7 +72,6 @@ def mask_row(row: Row, vocabulary: Maskable, masking: Masking, seed: int, epoch:
     drawn = vocabulary.drawable[(uniform[num_shown:] * len(vocabulary.drawable)).astype(np.int64)]
     is_masked = shown_as < masking.masked_share
     is_random = ~is_masked & (shown_as < masking.masked_share + masking.random_share)
-    seen = row.input_ids.astype(np.int64, copy=True)
     seen[selected] = np.where(is_masked, vocabulary.mask, np.where(is_random, drawn, labels))
     return MaskedRow(row.with_input_ids(seen), selected, labels)
 
@@ -79,23 +79,23 @@ def mask_row(row: Row, vocabulary: Maskable, masking: Masking, seed: int, epoch:
 def _smallest(words: UInt64[np.ndarray, " n"], count: int) -> Int64[np.ndarray, " count"]:
     """Returns the indices of the `count` smallest numbers in increasing order; of equal ones, the first ones."""
     if count:
-        smallest = np.flatnonzero(words <= np.partition(words, count - 1)[count - 1])
+        smallest = (words <= np.partition(words, count - 1)[count - 1]).nonzero()[0]
         if len(smallest) == count:
             return smallest
     return np.sort(np.argsort(words, kind="stable")[:count])
 
 
 def _word_edges(
-    row: Row, vocabulary: Maskable, maskable: Int64[np.ndarray, " maskable"]
+    row: Row, input_ids: Int64[np.ndarray, " tokens"], vocabulary: Maskable, maskable: Int64[np.ndarray, " maskable"]
 ) -> Int64[np.ndarray, " edges"]:
     """Returns at which of the maskable tokens each word starts, and their number."""
     is_edge = np.ones(len(maskable) + 1, dtype=bool)
     if row.is_word_start is None:
         assert vocabulary.words is not None  # Vocabulary.maskable_in has made it for this unit
-        is_edge[1:-1] = vocabulary.words.starts(row.input_ids)[maskable[1:]]
+        is_edge[1:-1] = vocabulary.words.starts(input_ids)[maskable[1:]]
     else:
         is_edge[1:-1] = row.is_word_start[maskable[1:]] | (maskable[1:] - maskable[:-1] > 1)  # after a special token
-    return np.flatnonzero(is_edge)
+    return is_edge.nonzero()[0]
 
 
 def _select_words(
@@ -106,16 +106,18 @@ def _select_words(
     keys = _different_keys(philox.random_raw(len(sizes)))
     for count in (min(num_selected, len(sizes)), len(sizes)):  # mostly, enough of the first words fit
         order = _order(keys, count)
-        totals = np.cumsum(sizes[order])
-        num_whole = int(np.searchsorted(totals, num_selected, side="right"))
+        totals = sizes[order].cumsum()
+        num_whole = int(totals.searchsorted(num_selected, side="right"))
         more: list[int] = []
         room = num_selected - (int(totals[num_whole - 1]) if num_whole else 0)
-        for word, size in zip(order[num_whole:].tolist(), sizes[order[num_whole:]].tolist(), strict=True):
-            if not room:
-                break
-            if size <= room:
-                more.append(word)
-                room -= size
+        if room:
+            for word in order[num_whole:]:
+                size = int(sizes[word])
+                if size <= room:
+                    more.append(word)
+                    room -= size
+                    if not room:
+                        break
         if not room:
             break
     if not num_whole and not more:
@@ -134,7 +136,7 @@ def _select_spans(
     while True:  # until the spans have enough tokens, mostly at once
         uniform = _unit_interval(philox.random_raw(2 * num_spans + 1))
         lengths = span_lengths(uniform[:num_spans])
-        ends = np.cumsum(lengths)
+        ends = lengths.cumsum()
         if ends[-1] > num_words:
             ends = np.minimum(ends, num_words)
             lengths = np.diff(ends, prepend=0)
@@ -142,32 +144,32 @@ def _select_spans(
         order = np.argsort(uniform[num_spans:-1], kind="stable")  # that of the gaps, and random where these are equal
         in_order = lengths[order]
         begins = np.empty_like(gaps)
-        begins[order] = gaps[order] + np.cumsum(in_order) - in_order
+        begins[order] = gaps[order] + in_order.cumsum() - in_order
         begins += int(uniform[-1] * num_words)
         firsts = ring[begins]
         sizes = ring[begins + lengths] - firsts
-        totals = np.cumsum(sizes)
+        totals = sizes.cumsum()
         if totals[-1] >= num_selected:
             break
         num_spans *= 2
-    num_spans = int(np.searchsorted(totals, num_selected)) + 1
+    num_spans = int(totals.searchsorted(num_selected)) + 1
     firsts, sizes = firsts[:num_spans], sizes[:num_spans]
     sizes[-1] -= totals[num_spans - 1] - num_selected
     is_selected, opens_span = np.zeros((2, num_tokens), dtype=bool)
     is_selected[_consecutive(firsts, sizes) % num_tokens] = True
     opens_span[firsts % num_tokens] = True
-    return np.flatnonzero(is_selected), opens_span[is_selected]
+    return is_selected.nonzero()[0], opens_span[is_selected]
 
 
 def span_lengths(uniform: Float64[np.ndarray, " spans"]) -> Int64[np.ndarray, " spans"]:
     """Returns the lengths of spans in words for numbers that are uniform between 0 and 1."""
-    return 1 + np.searchsorted(SPAN_LENGTH_CDF, uniform, side="right")
+    return 1 + SPAN_LENGTH_CDF.searchsorted(uniform, side="right")
 
 
 def _consecutive(firsts: Int64[np.ndarray, " n"], sizes: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " tokens"]:
     """Returns `sizes` numbers from each of `firsts` on."""
-    ends = np.cumsum(sizes)
-    return np.repeat(firsts - ends + sizes, sizes) + np.arange(ends[-1])
+    ends = sizes.cumsum()
+    return (firsts - ends + sizes).repeat(sizes) + np.arange(ends[-1])
 
 
 INDEX = np.uint64((1 << 24) - 1)  # the bits of a key that hold an index

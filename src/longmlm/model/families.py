@@ -53,6 +53,7 @@ RELEASED_FAMILIES = {"longformer": ROBERTA}  # which longmlm writes and measures
 LONGFORMER_FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")  # whose layers Longformer has
 NEW_DEBERTA_HEAD = "lm_predictions"  # the head's name with legacy = false in the config
 NUM_LAYERS = ("num_hidden_layers", "n_layers")
+WIDE = 8  # times the trained positions: with full attention, MiniLM kept 22.5 of 42.1 % at 4096 of 512 positions
 POSITION_SETTINGS = ("mode", "attention_window", *USED_BY, "initialisation")  # a pipeline derives the last one
 
 
@@ -220,6 +221,29 @@ def planned_extension(
         check_has_position_table(config, base_positions, base.name)
         check_num_positions(base_positions, extension.num_positions)
     return extension
+
+
+def attention_note(recipe: ExtendRecipe, base_positions: int, config: Any) -> str:
+    """Returns which attention or initialisation keeps more accuracy; nothing if the choice is sound.
+
+    Within n / 2 tokens on each side, no two tokens have the same offset in a block, so tiled positions never repeat.
+    """
+    window, widest = recipe.attention_window, base_positions // 2
+    where, is_tile = f"within {window} tokens on each side", recipe.initialisation == "tile"
+    if window is None:
+        times = (recipe.num_positions or 0) // base_positions
+        if times < WIDE or longformer_problem(config):
+            return ""
+        return (
+            f"full attention over {times} times the trained positions loses half of the accuracy or more before "
+            f"training: attention_window = {widest} keeps almost all of it (documentation: The method)"
+        )
+    if is_tile and window > widest:
+        remedy = f"attention_window = {widest} keeps more accuracy"
+        return f"tiled positions repeat {where}: {remedy}; where the window is wide, so may initialisation = fitted"
+    if not is_tile and window <= widest:
+        return f"{where}, initialisation = tile keeps more accuracy than {recipe.initialisation}"
+    return ""
 
 
 def check_extendable(provenance: Provenance, name: str) -> None:

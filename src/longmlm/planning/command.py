@@ -25,7 +25,7 @@ from longmlm.hubs.models import snapshot_of
 from longmlm.hubs.weight_names import weights_here
 from longmlm.model.architecture import architecture_of, dropout_of, set_dropout
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, document_length, gpu_of
-from longmlm.model.families import check_num_positions
+from longmlm.model.families import attention_note, check_num_positions
 from longmlm.model.loading import load_model, load_tokenizer, meta_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_table import position_table_of, replace_positions
@@ -85,6 +85,8 @@ def plan(config: PlanConfig) -> None:
         ("time", "estimate", _time(training, machine, _prepare(config, corpus, rows, vocabulary))),
     ):
         print(f"{name:8}{known:10}{text}")
+    if config.extend and (note := attention_note(config.extend.recipe, base_positions, model.config)):
+        print(note)
     for note in [*planned_notes(config, vocabulary), *machine_notes(config, torch.cuda.device_count())]:
         print(note)
 

@@ -9,10 +9,10 @@ from longmlm.folders import check_absent
 from longmlm.hubs.model_files import local_model_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import ExtensionReport, write_extension
-from longmlm.model.families import longformer_problem, planned_extension
+from longmlm.model.families import attention_note, longformer_problem, planned_extension
 from longmlm.model.loading import load_model
 from longmlm.model.terms import read_terms
-from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 
 
 def extend(config: ExtendConfig) -> None:
@@ -34,28 +34,15 @@ def extend(config: ExtendConfig) -> None:
             f"tokens: {added:,} added from {recipe.add_tokens}, {skipped:,} skipped (known, repeated or not decodable)"
         )
     if extension:
-        describe_extension(extension, report, base.model.config)
+        describe_extension(extension, recipe, report, base.model.config)
     expected = " (expected: trained rows change)" if extension and extension.changes_trained_rows else ""
     print(f"largest difference of a logit on inputs of up to {n} tokens: {report.largest_difference:.3}{expected}")
     print(f"{'long checkpoint' if extension else 'checkpoint'}: {output}")
 
 
-def window_note(extension: Extension) -> str:
-    """Returns which initialisation or window keeps more accuracy; nothing if the choice is sound.
-
-    Within n / 2 tokens on each side, no two tokens have the same offset in a block, so tiled positions never repeat.
-    """
-    window, widest = extension.attention_window or 0, extension.base_positions // 2
-    where, is_tile = f"within {window} tokens on each side", extension.initialisation == "tile"
-    if is_tile and window > widest:
-        remedy = f"attention_window = {widest} keeps more accuracy"
-        return f"tiled positions repeat {where}: {remedy}; where the window is wide, so may initialisation = fitted"
-    if not is_tile and window <= widest:
-        return f"{where}, initialisation = tile keeps more accuracy than {extension.initialisation}"
-    return ""
-
-
-def describe_extension(extension: Extension, report: ExtensionReport, base: PreTrainedConfig) -> None:
+def describe_extension(
+    extension: Extension, recipe: ExtendRecipe, report: ExtensionReport, base: PreTrainedConfig
+) -> None:
     """Prints how the positions were extended."""
     if extension.alpha > 0.5:  # noqa: PLR2004 - where both weigh the same
         print(f"alpha = {extension.alpha} is above 0.5: a position's block outweighs its offset within the block")
@@ -63,8 +50,8 @@ def describe_extension(extension: Extension, report: ExtensionReport, base: PreT
     print(f"positions: {extension.base_positions} -> {extension.num_positions}, {kind}")
     if extension.attention:
         print(f"attention: {extension.attention}")
-        if note := window_note(extension):
-            print(note)
         if problem := longformer_problem(base):
             print(f"release cannot write this model unless its window covers all positions: {problem}")
+    if note := attention_note(recipe, extension.base_positions, base):
+        print(note)
     print(f"root mean square of position rows: trained {report.trained_rows_rms:.4f}, new {report.new_rows_rms:.4f}")
