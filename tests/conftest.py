@@ -1,5 +1,6 @@
 """The environment of every test: no network, few threads, types and tensor shapes checked against the signatures."""
 
+import gc
 import os
 import typing
 
@@ -9,6 +10,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"  # idle threads sleep: other processes
 
 import beartype
 import jaxtyping
+import pytest
 import torch
 
 from tests.support import untrained
@@ -22,3 +24,10 @@ def checked(function):
 jaxtyping.install_import_hook("longmlm", f"{__name__}.checked")
 untrained.allow()
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen_imports() -> None:
+    """No longer searches imported modules for garbage: that takes as long as a small run, which does it twice."""
+    gc.collect()
+    gc.freeze()

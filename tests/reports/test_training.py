@@ -79,12 +79,22 @@ def test_a_resumed_run_shows_what_was_measured_before(page: TrainingPage) -> Non
     assert [len(line.examples) > 0 for line in page.evaluations] == [False, True]
 
 
-def test_charts_are_drawn_once_for_each_evaluation(page: TrainingPage, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, svg = [], training.svg
-    monkeypatch.setattr(training, "svg", lambda *chart: drawn.append(chart) or svg(*chart))
-    for line in (evaluated(0), logged(10), logged(20), evaluated(20)):
+def test_charts_are_drawn_no_more_often_than_browsers_reload_the_page_and_at_the_end(
+    page: TrainingPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, svg, now = [], training.svg, 1000.0
+    monkeypatch.setattr(training, "svg", lambda *chart: steps.append(page.step) or svg(*chart))
+    monkeypatch.setattr(training.time, "monotonic", lambda: now)
+    for line, seconds in ((evaluated(0), 0), (logged(10), 9), (evaluated(20), 9), (evaluated(30), 3), (logged(40), 1)):
+        now += seconds
         page.show(line)
-    assert len(drawn) == 4
+    assert steps == [0, 0, 20, 20]  # in two sizes each
+    now += 1
+    page.show(logged(50))
+    assert steps == [0, 0, 20, 20, 50, 50] and len(page.evaluations) == 3
+    page.show(evaluated(60))
+    page.end("finished")
+    assert steps[6:] == [60, 60]
 
 
 def test_a_page_that_cannot_be_written_costs_one_line(page: TrainingPage, capsys: pytest.CaptureFixture[str]) -> None:

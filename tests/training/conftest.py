@@ -1,5 +1,10 @@
 """Fixtures of small runs in this process."""
 
+from collections.abc import Iterator
+
+import pytest
+
+from longmlm.reports import training
 from tests.support.hub_rows import hub, published_files, short
 from tests.support.training import (
     died,
@@ -30,3 +35,11 @@ __all__ = [
     "uninterrupted",
     "world",
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def undrawn_charts() -> Iterator[None]:
+    """The page of a run has empty charts: two real ones take longer than a small run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "svg", lambda *_: "<svg></svg>")
+        yield

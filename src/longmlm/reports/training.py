@@ -48,6 +48,8 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
     started: float = 0.0
     first_step: int = 0
     charts: dict[tuple[float, float], str] = field(default_factory=dict)
+    drawn: float = 0.0
+    is_outdated: bool = False
     has_failed: bool = False
 
     def start(self, step: int) -> None:
@@ -93,7 +95,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         if self.evaluations:
             self.evaluations[-1] = replace(self.evaluations[-1], examples=())
         self.evaluations.append(line)
-        self.charts.clear()
+        self.is_outdated = True
 
     @property
     def step(self) -> int:
@@ -105,6 +107,8 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         lead = f"{self.state}; written {time.strftime(TIME)}, at each evaluation and each logged step"
         name = "/".join(self.run.absolute().parts[-2:])
         last, sections = self.evaluations[-1] if self.evaluations else None, []
+        if self.is_outdated and (is_over or time.monotonic() - self.drawn >= REFRESH_SECONDS):
+            self.charts.clear()
         if last:
             title, text = ("Accuracy during training", ACCURACY) if last.base_cut is None else ("Recovery", RECOVERY)
             sections.append(Section(title, text, recovery_chart(self.evaluations)))
@@ -122,9 +126,10 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         return page(head, sections, self.made_by, self._svg)
 
     def _svg(self, chart: Chart, size: tuple[float, float]) -> str:
-        """Returns the chart as SVG; it is charts once per evaluation, since that takes a tenth of a second."""
+        """Returns the chart as SVG, which takes a tenth of a second, so it is drawn as often as browsers reload."""
         if size not in self.charts:
             self.charts[size] = svg(chart, size)
+            self.drawn, self.is_outdated = time.monotonic(), False
         return self.charts[size]
 
     def _finding(self, last: EvaluationMetrics | None) -> str:
