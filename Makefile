@@ -44,7 +44,7 @@ check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	pytest -q tests/architecture/test_configs.py tests/docs
 
 test: $(STAMP) ## run the fast tests: minutes
-	pytest -m 'not slow' --ignore tests/processes --numprocesses auto --maxprocesses 4 --dist loadfile
+	pytest -m 'not slow' --ignore tests/processes --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-processes: $(STAMP) ## run the tests that start processes: minutes
 	pytest -m 'not slow' tests/processes

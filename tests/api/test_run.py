@@ -36,8 +36,8 @@ RELEASED = {
 }
 SCRIPT = """
 import longmlm  # a script without a __main__ guard, as a notebook is
-result = longmlm.run("mine.toml", output="scripted", until="prepare", **{"pretrain.recipe.num_steps": 2})
-print("rows:", result.rows)
+result = longmlm.run("mine.toml", output="scripted", until="extend", **{"pretrain.recipe.num_steps": 2})
+print("long model:", result.long_model)
 """
 
 
@@ -58,7 +58,9 @@ def resolved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     return configs
 
 
-def test_a_pipeline_runs_to_its_release_and_is_then_done(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_pipeline_runs_to_its_release_is_then_done_and_goes_on(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     result = longmlm.run(tomllib.loads(PIPELINE), **RELEASED)
     printed = capfd.readouterr().out
     assert [number for number in range(1, 6) if f"[{number}/5]" not in printed] == []
@@ -72,23 +74,17 @@ def test_a_pipeline_runs_to_its_release_and_is_then_done(folder: Path, capfd: py
     assert longmlm.run(tomllib.loads(PIPELINE), **RELEASED) == result
     assert {path: path.stat().st_mtime_ns for path in written} == written
     assert "[5/5] release: already done" in capfd.readouterr().out
-
-
-def test_steps_are_added_to_a_finished_run(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    settings = {"until": "pretrain", "pretrain.recipe.num_steps": 2}
-    longmlm.run("mine.toml", **settings)
-    for num_steps, step in ((1, 3), (2, 5)):
-        result = longmlm.run("mine.toml", more_steps=num_steps, **settings)
-        assert "[3/3] pretrain: started" in capfd.readouterr().out
-        state = newest_state(result.run)
-        assert (state.state.step, state.num_steps) == (step, step)
+    longmlm.run(tomllib.loads(PIPELINE), more_steps=1, until="pretrain", **RELEASED)
+    assert "[3/3] pretrain: started" in capfd.readouterr().out
+    state = newest_state(result.run)
+    assert (state.state.step, state.num_steps) == (3, 3)
 
 
 def test_a_script_without_a_guard_runs_it_once(folder: Path) -> None:
     (folder / "script.py").write_text(SCRIPT, encoding="utf-8")
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=True)
-    assert done.stdout.count("[1/2] extend: started") == 1
-    assert done.stdout.splitlines()[-1] == "rows: scripted/rows"
+    assert done.stdout.count("[1/1] extend: started") == 1
+    assert done.stdout.splitlines()[-1] == "long model: scripted/long"
 
 
 @pytest.mark.parametrize(
