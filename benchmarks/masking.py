@@ -1,4 +1,4 @@
-"""Dynamic masking of rows of 1536 tokens of text: longmlm's, whose masks depend only on seed, epoch and row.
+"""Dynamic masking of rows of up to 1536 tokens of text: longmlm's, whose masks depend only on seed, epoch and row.
 
 First batches of 16 rows, with tokens and with whole words selected, beside transformers' collator, which is given where
 words start and has no spans; then masks alone, by unit. All in tokens per second of processor time; `aims` in the last
@@ -34,7 +34,7 @@ from longmlm.data.vocabulary import Vocabulary, load_vocabulary
 from longmlm.settings.masking import Masking, MaskingUnit
 
 ROW_LENGTH, NUM_ROWS, ROWS_PER_BATCH = 1536, 192, 16
-NUM_MASKS, NUM_QUICK_MASKS = 19_200, 1_920
+NUM_MASKS, NUM_QUICK_MASKS = 3_840, 960
 AIMS: dict[MaskingUnit, float] = {"token": 20e6, "word": 10e6, "span": 20e6}
 WORD = "DataCollatorForLanguageModeling, whole_word_mask"
 Text = tuple[str, str, str]  # tokenizer, file and language
@@ -52,7 +52,7 @@ def prepared(tokenizer: str, text: str, language: str) -> tuple[Vocabulary, tupl
 
     sentences = (TokenizedDocument(tokens, 0) for _, tokens in tokenized(vocabulary, [language], documents()))
     rows = pack(sentences, ROW_LENGTH, vocabulary.special, "full-sentences", vocabulary.is_within_character)
-    return vocabulary, tuple(row for row in islice(rows, NUM_ROWS) if len(row) == ROW_LENGTH)
+    return vocabulary, tuple(islice(rows, NUM_ROWS))
 
 
 def batches(rows: tuple[Row, ...], num_masks: int) -> list[list[tuple[int, Row]]]:
@@ -71,9 +71,14 @@ def ours(unit: MaskingUnit, num_masks: int, text: Text, *, collated: bool) -> Ca
             masked = [mask_row(row, maskable, masking, 0, epoch, row_id) for row_id, row in batch]
             if collated:
                 collate(masked, vocabulary.special.pad)
-        return num_masks * ROW_LENGTH
+        return num_tokens(work_list)
 
     return work
+
+
+def num_tokens(work_list: list[list[tuple[int, Row]]]) -> int:
+    """Returns the tokens of all rows."""
+    return sum(len(row) for batch in work_list for _, row in batch)
 
 
 def theirs(unit: MaskingUnit, num_masks: int, text: Text) -> Callable[[], int]:
@@ -89,22 +94,23 @@ def theirs(unit: MaskingUnit, num_masks: int, text: Text) -> Callable[[], int]:
     def work() -> int:
         for batch in work_list:
             collator([features[row_id] for row_id, _ in batch])
-        return num_masks * ROW_LENGTH
+        return num_tokens(work_list)
 
     return work
 
 
 def _feature(row: Row, vocabulary: Vocabulary, unit: MaskingUnit) -> dict[str, list[Any]]:
-    """Returns a row in the form with which the collator is fastest; it finds words by the gaps before them."""
+    """Returns a row as the collator takes it: for words, padded, with a gap before each."""
     if unit == "token":
         return {"input_ids": row.input_ids.tolist()}
     maskable = vocabulary.maskable_in("word")
     assert maskable.words is not None
+    padding = [0, ROW_LENGTH - len(row)]
     ends = np.arange(len(row)) + np.cumsum(maskable.words.starts(row.input_ids)) + 1
     columns = {
-        "input_ids": row.input_ids,
-        "special_tokens_mask": ~maskable.is_maskable[row.input_ids],
-        "offset_mapping": np.stack([ends - 1, ends], axis=1),
+        "input_ids": np.pad(row.input_ids, padding, constant_values=vocabulary.special.pad),
+        "special_tokens_mask": np.pad(~maskable.is_maskable[row.input_ids], padding, constant_values=True),
+        "offset_mapping": np.pad(np.stack([ends - 1, ends], axis=1), [padding, [0, 0]]),
     }
     return {name: column.tolist() for name, column in columns.items()}
 
@@ -118,7 +124,7 @@ def main() -> None:
     is_quick, num_rounds = options(__doc__ or "")
     text = (given.tokenizer, given.text, given.language)
     num_masks = NUM_QUICK_MASKS if is_quick else NUM_MASKS
-    size = f"{num_masks:,} rows of {ROW_LENGTH} tokens of {Path(given.text).name}"
+    size = f"{num_masks:,} rows of up to {ROW_LENGTH} tokens of {Path(given.text).name}"
     peers: dict[MaskingUnit, str] = {"token": "DataCollatorForLanguageModeling", "word": WORD}
     results = []
     for unit, name in peers.items():

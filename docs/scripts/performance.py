@@ -93,10 +93,13 @@ def _origin(benchmarks: list[dict[str, Any]]) -> str:
 
 def _row(name: str, entry: dict[str, Any]) -> str:
     unit = "" if entry["unit"] == "tokens/s" else f" {entry['unit']}"
-    peer = f"{_figure(entry['peer'])}{unit}, {entry['peer_name'].replace('transformers Trainer', 'Trainer')}"
+    peer = ratio = "–"
+    if entry["peer"] is not None:
+        peer = f"{_figure(entry['peer'])}{unit}, {entry['peer_name'].replace('transformers Trainer', 'Trainer')}"
+        ratio = f"{entry['ratio']:.2f}"
     memory = "/".join(f"{entry[key]:.2f}" for key in ("ours_gib", "peer_gib") if entry.get(key) is not None) or "–"
     work = f"{name}: {entry['shape'].replace(BASE, '').removesuffix(', bf16')}"
-    return f"| {work} | {_figure(entry['ours'])}{unit} | {peer} | {entry['ratio']:.2f} | {memory} |"
+    return f"| {work} | {_figure(entry['ours'])}{unit} | {peer} | {ratio} | {memory} |"
 
 
 def _figure(value: float) -> str:

@@ -154,35 +154,27 @@ def test_the_sources_of_rows_are_said_with_how_often_each_is_seen(planned, world
     assert "sources" not in planned("--prepare.output", str(world.rows))
 
 
+def long_model(world: World) -> list[str]:
+    return ["--model", str(world.base), "--corpus", "x", "--length", str(LONG_POSITIONS), "--output", "o"]
+
+
 def test_the_model_has_the_parameters_of_the_long_model(planned, world):
     num_parameters = load_model(str(world.long)).model.num_parameters()
     positions = f"{NUM_POSITIONS} positions extended to {LONG_POSITIONS}"
     assert planned()["model"][1].endswith(f"{num_parameters / 1e6:.1f} M parameters, {positions}")
     base = load_model(str(world.base)).model
-    _, model = stage.planned_model(
-        parse(
-            PlanConfig, ["--model", str(world.base), "--corpus", "x", "--length", str(LONG_POSITIONS), "--output", "o"]
-        )
-    )
+    _, model = stage.planned_model(parse(PlanConfig, long_model(world)))
     assert model.num_parameters() == num_parameters > base.num_parameters()
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
-def test_a_window_is_planned_for(world):
-    options = ["--model", str(world.base), "--corpus", "x", "--length", str(LONG_POSITIONS), "--output", "o"]
-    _, model = stage.planned_model(parse(PlanConfig, [*options, "--extend.recipe.attention-window", "4"]))
+def test_a_window_is_planned_for_and_advised_at_many_times_the_trained_positions(world, planned):
+    _, model = stage.planned_model(parse(PlanConfig, [*long_model(world), "--extend.recipe.attention-window", "4"]))
     assert window_of(model.config) == Window(4, 1)
-    _, model = stage.planned_model(parse(PlanConfig, options))
+    _, model = stage.planned_model(parse(PlanConfig, long_model(world)))
     assert window_of(model.config) is None
-
-
-def test_what_full_attention_loses_at_many_times_the_trained_positions_is_said(planned):
-    wide = ("--length", str(8 * NUM_POSITIONS))
-    said = {text for _, text in planned(*wide).values()}
-    narrow = {text for _, text in planned(*wide, "--extend.recipe.attention-window", str(NUM_POSITIONS // 2)).values()}
-    short = {text for _, text in planned().values()}
-    remedy = f"attention_window = {NUM_POSITIONS // 2} keeps almost all of it"
-    assert [any(remedy in text for text in texts) for texts in (said, narrow, short)] == [True, False, False]
+    for is_said, options in ((True, ("--length", str(8 * NUM_POSITIONS))), (False, ())):
+        assert any("keeps almost all of it" in text for _, text in planned(*options).values()) == is_said
 
 
 def test_a_model_whose_weights_are_not_on_this_machine_is_planned(planned, world, tmp_path):
