@@ -100,18 +100,18 @@ def theirs(unit: MaskingUnit, num_masks: int, text: Text) -> Callable[[], int]:
 
 
 def _feature(row: Row, vocabulary: Vocabulary, unit: MaskingUnit) -> dict[str, list[Any]]:
-    """Returns a row as the collator takes it: for words, padded, with a gap before each."""
-    if unit == "token":
-        return {"input_ids": row.input_ids.tolist()}
+    """Returns a padded row with all that spares the collator work; it finds words by the gaps before them."""
     maskable = vocabulary.maskable_in("word")
     assert maskable.words is not None
     padding = [0, ROW_LENGTH - len(row)]
     ends = np.arange(len(row)) + np.cumsum(maskable.words.starts(row.input_ids)) + 1
     columns = {
         "input_ids": np.pad(row.input_ids, padding, constant_values=vocabulary.special.pad),
+        "attention_mask": np.pad(np.ones(len(row), int), padding),
         "special_tokens_mask": np.pad(~maskable.is_maskable[row.input_ids], padding, constant_values=True),
-        "offset_mapping": np.pad(np.stack([ends - 1, ends], axis=1), [padding, [0, 0]]),
     }
+    if unit == "word":
+        columns["offset_mapping"] = np.pad(np.stack([ends - 1, ends], axis=1), [padding, [0, 0]])
     return {name: column.tolist() for name, column in columns.items()}
 
 
@@ -124,7 +124,7 @@ def main() -> None:
     is_quick, num_rounds = options(__doc__ or "")
     text = (given.tokenizer, given.text, given.language)
     num_masks = NUM_QUICK_MASKS if is_quick else NUM_MASKS
-    size = f"{num_masks:,} rows of up to {ROW_LENGTH} tokens of {Path(given.text).name}"
+    size = f"{num_masks:,} masks of rows of up to {ROW_LENGTH:,} tokens of {Path(given.text).name}"
     peers: dict[MaskingUnit, str] = {"token": "DataCollatorForLanguageModeling", "word": WORD}
     results = []
     for unit, name in peers.items():

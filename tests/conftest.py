@@ -28,6 +28,10 @@ torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 
 @pytest.fixture(autouse=True, scope="module")
 def frozen_imports() -> None:
-    """No longer searches imported modules for garbage: that takes as long as a small run, which does it twice."""
+    """Keeps imported modules out of garbage collections: one takes as long as a small run, and a run does two."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()

@@ -95,15 +95,15 @@ def _facts_of_model(base: Pipeline, name: str) -> ModelFacts:
     if config is None or (num_positions := positions_of(config, shown)) is None:
         return ModelFacts()
     provenance = read_provenance(name) if Path(name).is_dir() else Provenance()
+    recipe = ExtendRecipe(num_positions=base.length)
     if base.extension:
-        recipe = ExtendRecipe(num_positions=base.length)
         planned_extension(recipe, ModelSource(name=shown), provenance, config, num_positions)
-        if note := attention_note(recipe, num_positions, config):
-            _note(note)
     else:
         check_rows_fit_positions(base.length, num_positions, shown)
     names = weight_names(name, base.revision)
     found_head = None if names is None else has_head(config, names)
+    if base.extension and found_head is not False and (note := attention_note(recipe, num_positions, config)):
+        _note(note)
     is_sentence_encoder, licence = False, None
     with suppress(ModelUnavailableError, UnavailableError):  # offline, the cache may hold config.json alone
         is_sentence_encoder = file_of_model(name, base.revision, MODULES) is not None

@@ -97,6 +97,31 @@ def test_charts_are_drawn_no_more_often_than_browsers_reload_the_page_and_at_the
     assert steps[6:] == [60, 60]
 
 
+def test_a_drawing_that_failed_is_made_up_for(page: TrainingPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, svg, fails = [], training.svg, [False, True]
+
+    def fragile(chart: training.Chart, size: tuple[float, float]) -> str:
+        if fails and fails.pop(0):
+            raise OSError("no more memory")
+        drawn.append(len(page.evaluations))
+        return svg(chart, size)
+
+    monkeypatch.setattr(training, "svg", fragile)
+    for step in (0, 10):
+        page.show(evaluated(step))
+    assert drawn == [1, 2]  # the second size is that of the next evaluation
+    page.end("finished")
+    assert drawn == [1, 2, 2, 2]
+
+
+def test_a_resumed_run_has_no_chart_of_what_it_forgot(page: TrainingPage) -> None:
+    page.show(evaluated(10))
+    page.start(0)
+    assert "<svg" not in html(page)
+    page.show(replace(evaluated(20), base_cut=None, base_cut_error=None))
+    assert html(page).count("<svg") == 2 and "Accuracy during training" in words(page.run)
+
+
 def test_a_page_that_cannot_be_written_costs_one_line(page: TrainingPage, capsys: pytest.CaptureFixture[str]) -> None:
     (page.run / "index.html").mkdir()
     for step in (10, 20):

@@ -85,7 +85,11 @@ def plan(config: PlanConfig) -> None:
         ("time", "estimate", _time(training, machine, _prepare(config, corpus, rows, vocabulary))),
     ):
         print(f"{name:8}{known:10}{text}")
-    if config.extend and (note := attention_note(config.extend.recipe, base_positions, model.config)):
+    if (
+        config.extend
+        and not recipe.pairs
+        and (note := attention_note(config.extend.recipe, base_positions, model.config))
+    ):
         print(note)
     for note in [*planned_notes(config, vocabulary), *machine_notes(config, torch.cuda.device_count())]:
         print(note)

@@ -56,6 +56,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         """Reads the lines of metrics up to `step`, at which training starts or resumes, and writes the page."""
         self.state, self.first_step, self.started = "training", step, time.monotonic()
         self.evaluations.clear()
+        self.charts.clear()
         for line in MetricsFile(self.run).lines() if self.is_written else ():
             self._add(line)
         self.write()
@@ -86,7 +87,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         except Exception as error:  # noqa: BLE001 - no error of the page may end training
             if not self.has_failed:
                 message(f"the page {self.run / PAGE_FILE} cannot be written ({error}); training is not affected")
-            self.has_failed = True
+            self.has_failed = self.is_outdated = True
 
     def _add(self, line: Metrics) -> None:
         if isinstance(line, TrainingMetrics):
@@ -109,6 +110,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         last, sections = self.evaluations[-1] if self.evaluations else None, []
         if self.is_outdated and (is_over or time.monotonic() - self.drawn >= REFRESH_SECONDS):
             self.charts.clear()
+            self.drawn, self.is_outdated = time.monotonic(), False
         if last:
             title, text = ("Accuracy during training", ACCURACY) if last.base_cut is None else ("Recovery", RECOVERY)
             sections.append(Section(title, text, recovery_chart(self.evaluations)))
@@ -126,10 +128,9 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         return page(head, sections, self.made_by, self._svg)
 
     def _svg(self, chart: Chart, size: tuple[float, float]) -> str:
-        """Returns the chart as SVG, which takes a tenth of a second, so it is drawn as often as browsers reload."""
+        """Returns the chart as SVG, which is redrawn at most as often as browsers reload the page: it takes 0.1 s."""
         if size not in self.charts:
             self.charts[size] = svg(chart, size)
-            self.drawn, self.is_outdated = time.monotonic(), False
         return self.charts[size]
 
     def _finding(self, last: EvaluationMetrics | None) -> str:
