@@ -236,8 +236,8 @@ def attention_note(recipe: ExtendRecipe, base_positions: int, config: Any) -> st
             return ""
         return (
             f"full attention over {recipe.num_positions} positions, {times} times as many as were trained, loses about "
-            f"half of the accuracy before training: attention_window = {widest} with initialisation = tile keeps almost all "
-            "of it, and makes a Longformer (documentation: The method)"
+            f"half of the accuracy before training: attention_window = {widest} with initialisation = tile keeps "
+            "almost all of it, and makes a Longformer (documentation: The method)"
         )
     if is_tile and window > widest:
         remedy = f"attention_window = {widest} keeps more accuracy"
