@@ -1,6 +1,8 @@
 """Temporary names: nothing of the user's that has such a name is emptied, replaced or removed."""
 
+import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from longmlm.folders import (
 )
 from longmlm.processes import exclusive_lock
 from longmlm.reports.charts import Chart, Series, write_png
-from longmlm.temporary import MARK, claim, replaced_file
+from longmlm.temporary import MARK, claim, discard, remove_with, replaced_file
 from tests.support.obstacles import (
     FILES,
     FOLDERS,
@@ -175,3 +177,37 @@ def test_page_of_the_user_is_not_replaced_by_a_result(tmp_path: Path) -> None:
     ):
         pytest.fail("the folder was opened for writing")
     assert everything(tmp_path) == {"site/index.html": MINE}
+
+
+@pytest.mark.parametrize(
+    ("remove", "owned"), [(discard, MARK), (partial(remove_with, names=["trial.json"]), "trial.json")]
+)
+def test_kill_while_a_folder_is_removed_leaves_nothing_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remove: Callable[[Path], None], owned: str
+) -> None:
+    num_files = 8
+    for num_removed in range(num_files):
+        folder = tmp_path / f"{num_removed}.partial"
+        (folder / "sub").mkdir(parents=True)
+        for name in (owned, *(f"sub/{number}" for number in range(3)), *(f"{number}" for number in range(4))):
+            (folder / name).touch()
+        with monkeypatch.context() as patch:
+            dying(patch, num_removed)
+            with pytest.raises(KeyboardInterrupt):
+                remove(folder)
+        assert (folder / owned).is_file()
+        remove(folder)
+        assert not folder.exists()
+
+
+def dying(patch: pytest.MonkeyPatch, num_removed: int) -> None:
+    """Lets the process die when it has removed so many files."""
+    unlink, left = os.unlink, [None] * num_removed
+
+    def dies(*arguments: object, **options: object) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        unlink(*arguments, **options)
+
+    patch.setattr(os, "unlink", dies)

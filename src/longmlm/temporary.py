@@ -79,17 +79,19 @@ def unmark(folder: Path) -> None:
     (folder / MARK).unlink(missing_ok=True)
 
 
-def empty(folder: Path) -> None:
-    """Removes what a claimed folder holds, but its mark and its lock; what its links lead to stays."""
+def empty(folder: Path, kept: Collection[str] = (MARK, LOCK)) -> None:
+    """Removes what a folder holds, but the files that are `kept`; what its links lead to stays."""
     for path in folder.iterdir():
-        if path.name not in (MARK, LOCK):
+        if path.name not in kept:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def discard(folder: Path) -> None:
-    """Removes a temporary folder; anything else with that name stays."""
+    """Removes a temporary folder, its mark last; anything else with that name stays."""
     if is_temporary(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            empty(folder)
+            shutil.rmtree(folder)
 
 
 @contextmanager
@@ -159,13 +161,15 @@ def move_aside(folder: Path, names: Collection[str]) -> Path:
 def remove_with(folder: Path, names: Collection[str]) -> None:
     """Removes a folder that holds one of the named files, by which longmlm knows it as its own, or nothing.
 
-    Raises FolderError for any other folder and for a link, which stay.
+    These files are removed last, so that a folder of which a part was removed is known, too. Raises FolderError for any
+    other folder and for a link, which stay.
     """
     if not os.path.lexists(folder):
         return
     is_own = any((folder / name).is_file() for name in names) or (folder.is_dir() and not any(folder.iterdir()))
     if folder.is_symlink() or not is_own:
         raise FolderError(f"{folder} was not made by longmlm, which needs this name: move it away")
+    empty(folder, names)
     shutil.rmtree(folder)
 
 
