@@ -1,6 +1,7 @@
 # The virtual environment's commands come first on PATH, also for the processes that `accelerate launch` starts.
 VENV := .venv
 STAMP := $(VENV)/.installed
+BY_FILE := --dist loadfile --no-loadscope-reorder
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -44,10 +45,10 @@ check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	pytest -q tests/architecture/test_configs.py tests/docs
 
 test: $(STAMP) ## run the fast tests: minutes
-	pytest -m 'not slow' --ignore tests/processes --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	pytest -m 'not slow' --ignore tests/processes --numprocesses auto --maxprocesses 4 $(BY_FILE)
 
 test-processes: $(STAMP) ## run the tests that start processes: minutes
-	pytest -m 'not slow' tests/processes
+	pytest -m 'not slow' tests/processes --numprocesses auto --maxprocesses 2 $(BY_FILE)
 
 test-all: $(STAMP) ## run the slow tests
 	pytest -m slow
