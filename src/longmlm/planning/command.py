@@ -85,11 +85,8 @@ def plan(config: PlanConfig) -> None:
         ("time", "estimate", _time(training, machine, _prepare(config, corpus, rows, vocabulary))),
     ):
         print(f"{name:8}{known:10}{text}")
-    if (
-        config.extend
-        and not recipe.pairs
-        and (note := attention_note(config.extend.recipe, base_positions, model.config))
-    ):
+    extend = None if recipe.pairs else config.extend  # a model with a window cannot learn pairs
+    if extend and (note := attention_note(extend.recipe, base_positions, model.config)):
         print(note)
     for note in [*planned_notes(config, vocabulary), *machine_notes(config, torch.cuda.device_count())]:
         print(note)
