@@ -14,6 +14,7 @@ from transformers import AutoModel
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.errors import UserError
 from longmlm.hubs.weight_names import weight_names
+from longmlm.model import families
 from longmlm.pipeline_files import ModelFacts, init, model_facts
 from longmlm.settings.pipeline import Pipeline
 from tests.support.commands import command
@@ -106,10 +107,11 @@ def test_a_missing_corpus_is_noted(folder: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(("times", "is_said"), [(7, False), (8, True)])
 def test_what_full_attention_loses_at_many_times_the_trained_positions_is_noted(
-    folder: Path, capsys: pytest.CaptureFixture[str], times: int, is_said: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], times: int, is_said: bool
 ) -> None:
+    monkeypatch.setattr(families, "WIDE", 8 * NUM_POSITIONS)
     model_facts(base("bert", times * NUM_POSITIONS))
-    assert (f"attention_window = {NUM_POSITIONS // 2} with" in capsys.readouterr().err) == is_said
+    assert (f"attention_window = {NUM_POSITIONS // 2} with initialisation = tile" in capsys.readouterr().err) == is_said
     model_facts(base("sentences", times * NUM_POSITIONS))  # without a head: the first file does not extend
     assert "attention_window" not in capsys.readouterr().err
 
