@@ -70,7 +70,7 @@ def test_torchrun_restarts_all_processes_when_one_was_killed_whichever_is_late(s
 
 @pytest.mark.parametrize(
     ("launcher", "num_rounds", "steps", "longest"),
-    [(ALONE, 2, 300, 1.0), pytest.param(TWO_PROCESSES, 30, 4500, 3.0, marks=pytest.mark.slow)],
+    [(ALONE, 2, 120, 1.0), pytest.param(TWO_PROCESSES, 30, 4500, 3.0, marks=pytest.mark.slow)],
 )
 def test_a_run_that_is_killed_again_and_again_equals_an_undisturbed_one(
     settings, train, launcher, num_rounds, steps, longest
