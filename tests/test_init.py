@@ -109,7 +109,7 @@ def test_a_missing_corpus_is_noted(folder: Path, capsys: pytest.CaptureFixture[s
 def test_what_full_attention_loses_at_many_times_the_trained_positions_is_noted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], times: int, is_said: bool
 ) -> None:
-    monkeypatch.setattr(families, "WIDE", 8 * NUM_POSITIONS)
+    monkeypatch.setattr(families, "MANY_POSITIONS", 8 * NUM_POSITIONS)
     model_facts(base("bert", times * NUM_POSITIONS))
     assert (f"attention_window = {NUM_POSITIONS // 2} with initialisation = tile" in capsys.readouterr().err) == is_said
     model_facts(base("sentences", times * NUM_POSITIONS))  # without a head: the first file does not extend

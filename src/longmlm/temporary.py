@@ -80,7 +80,7 @@ def unmark(folder: Path) -> None:
 
 
 def empty(folder: Path, kept: Collection[str] = (MARK, LOCK)) -> None:
-    """Removes what a folder holds, but the files that are `kept`; what its links lead to stays."""
+    """Removes what a folder holds except the files named in `kept`; what its links lead to stays."""
     for path in folder.iterdir():
         if path.name not in kept:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -161,8 +161,8 @@ def move_aside(folder: Path, names: Collection[str]) -> Path:
 def remove_with(folder: Path, names: Collection[str]) -> None:
     """Removes a folder that holds one of the named files, by which longmlm knows it as its own, or nothing.
 
-    These files are removed last, so that a folder of which a part was removed is known, too. Raises FolderError for any
-    other folder and for a link, which stay.
+    These files are removed last, so that a partly removed folder is still recognised. Raises FolderError for any other
+    folder and for a link, which stay.
     """
     if not os.path.lexists(folder):
         return

@@ -97,7 +97,7 @@ def test_charts_are_drawn_no_more_often_than_browsers_reload_the_page_and_at_the
     assert steps[6:] == [60, 60]
 
 
-def test_a_drawing_that_failed_is_made_up_for(page: TrainingPage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_drawing_is_repeated(page: TrainingPage, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, svg, fails = [], training.svg, [False, True]
 
     def fragile(chart: training.Chart, size: tuple[float, float]) -> str:

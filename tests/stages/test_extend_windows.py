@@ -65,7 +65,7 @@ def test_extend_records_the_window_and_writes_the_weights_of_full_attention(
 def test_extend_says_what_keeps_more_accuracy(
     world: World, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch, recipe: dict[str, object], note: str
 ) -> None:
-    monkeypatch.setattr(families, "WIDE", 1)
+    monkeypatch.setattr(families, "MANY_POSITIONS", 1)
     code, said, _ = run_here(ExtendConfig, extend, settings(world.base, tmp_path / "long", **recipe))
     assert code == 0
     assert note in said

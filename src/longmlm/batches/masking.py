@@ -110,14 +110,12 @@ def _select_words(
         num_whole = int(totals.searchsorted(num_selected, side="right"))
         more: list[int] = []
         room = num_selected - (int(totals[num_whole - 1]) if num_whole else 0)
-        if room:
-            for word in order[num_whole:]:
-                size = int(sizes[word])
-                if size <= room:
-                    more.append(word)
-                    room -= size
-                    if not room:
-                        break
+        for word in order[num_whole:]:
+            if not room:
+                break
+            if (size := int(sizes[word])) <= room:
+                more.append(word)
+                room -= size
         if not room:
             break
     if not num_whole and not more:

@@ -53,7 +53,7 @@ RELEASED_FAMILIES = {"longformer": ROBERTA}  # which longmlm writes and measures
 LONGFORMER_FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")  # whose layers Longformer has
 NEW_DEBERTA_HEAD = "lm_predictions"  # the head's name with legacy = false in the config
 NUM_LAYERS = ("num_hidden_layers", "n_layers")
-WIDE, TIMES = 4096, 8  # MiniLM, extended from 512 to 4096, kept 22.5 of 42.1 %; the bundled model, from 128, keeps more
+MANY_POSITIONS, MANY_TIMES = 4096, 8  # MiniLM, extended from 512 to 4096 positions, kept 22.5 of 42.1 %
 POSITION_SETTINGS = ("mode", "attention_window", *USED_BY, "initialisation")  # a pipeline derives the last one
 
 
@@ -232,7 +232,7 @@ def attention_note(recipe: ExtendRecipe, base_positions: int, config: Any) -> st
     where, is_tile = f"within {window} tokens on each side", recipe.initialisation == "tile"
     if window is None:
         num_positions = recipe.num_positions or 0
-        if num_positions < max(WIDE, TIMES * base_positions) or longformer_problem(config):
+        if num_positions < max(MANY_POSITIONS, MANY_TIMES * base_positions) or longformer_problem(config):
             return ""
         return (
             f"full attention over {num_positions} positions, {num_positions // base_positions} times as many as were "
