@@ -1,4 +1,4 @@
-"""What a process asks of the system: signals to ignore, no GPU, a folder's lock, a thread, an exit with an error."""
+"""What a process asks of the system: signals to ignore, a folder's lock, a thread, a change for a time, an exit."""
 
 import ctypes
 import errno
@@ -6,10 +6,11 @@ import fcntl
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,6 +45,34 @@ def ignore_stop_signals(_worker: int = 0) -> None:
     """Ignores SIGTERM and SIGINT: a whole process group receives them, and the main process handles them."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+
+
+def overlapping(
+    change: Callable[[], AbstractContextManager[object]],
+) -> Callable[[], AbstractContextManager[None]]:
+    """Returns the change of something that the whole process shares, for blocks that may overlap in any order.
+
+    The first block makes the change, and the end of the last one undoes it. Blocks overlap in threads, and in
+    generators that are suspended within one.
+    """
+    lock, until_last, num_blocks = threading.RLock(), ExitStack(), 0  # garbage collection may end one within the lock
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        nonlocal num_blocks
+        with lock:
+            if not num_blocks:
+                until_last.enter_context(change())
+            num_blocks += 1
+        try:
+            yield
+        finally:
+            with lock:
+                num_blocks -= 1
+                if not num_blocks:
+                    until_last.close()
+
+    return block
 
 
 def num_started_processes() -> int | None:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import ClassVar, TypeVar
 
 from longmlm.escaping import single_line
+from longmlm.processes import overlapping
 
 Item = TypeVar("Item")
 
@@ -139,6 +140,7 @@ class Progress(AbstractContextManager["Progress"]):
         return f"{timedelta(seconds=round(seconds))} left"
 
 
+@overlapping
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Suppresses the progress bars of transformers and the warnings of all libraries, such as DeepSpeed's."""

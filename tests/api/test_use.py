@@ -1,16 +1,22 @@
 """The functions work in a program of the user's: they leave it as it was, and a Trainer trains with them."""
 
+import csv
 import logging
 import math
 import os
+import signal
+import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 import transformers.utils.logging as transformers_logging
 from accelerate.state import AcceleratorState
+from huggingface_hub.utils import _http
 from huggingface_hub.utils import logging as hub_logging
+from huggingface_hub.utils.tqdm import progress_bar_states
 from torch import nn
 from transformers import (
     PreTrainedModel,
@@ -20,6 +26,7 @@ from transformers import (
 )
 
 import longmlm
+from longmlm.api import pipelines
 from longmlm.data.row import Row
 from tests.support.tiny import LONG_POSITIONS, World, demo_texts, with_fresh_process_state
 
@@ -43,6 +50,19 @@ def test_the_process_stays_as_it_was(
     assert AcceleratorState._shared_state == {}  # a Trainer may choose its precision afterwards
 
 
+def test_a_pipeline_leaves_the_process_as_it_was(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stages run in processes of their own; the inputs are checked in this one."""
+    corpus = tmp_path / "corpus.csv"
+    corpus.write_text("text\n" + "".join(f'"The {number}th lake, was calm."\n' for number in range(99)))
+    settings = {"model": str(world.base), "corpus": [str(corpus)], "length": LONG_POSITIONS, "output": str(tmp_path)}
+    checked = []
+    monkeypatch.setattr(pipelines, "_execute", checked.append)
+    process = _process_state()
+    longmlm.run(settings, until="prepare")
+    assert [config.prepare.recipe.sources[0].files for config in checked] == [(str(corpus),)]
+    assert _process_state() == process
+
+
 def _modes(model: nn.Module) -> list[bool]:
     return [module.training for module in model.modules()]
 
@@ -53,8 +73,12 @@ def _process_state() -> dict[str, object]:
         "warnings": list(warnings.filters),
         "logging": (logging.root.level, logging.root.manager.disable),
         "transformers": (transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()),
-        "hub": hub_logging.get_verbosity(),
+        "hub": (hub_logging.get_verbosity(), dict(progress_bar_states), _http._GLOBAL_CLIENT_FACTORY),
         "torch": (torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype()),
+        "compiler": torch._dynamo.config.recompile_limit,
+        "csv": csv.field_size_limit(),
+        "folder": (Path.cwd(), list(sys.path)),
+        "signals": [signal.getsignal(number) for number in signal.valid_signals()],
         "random": (torch.get_rng_state().tolist(), str(np.random.get_state())),
     }
 

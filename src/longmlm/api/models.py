@@ -16,6 +16,7 @@ example continues the previous one, with the model that longmlm ships; FacebookA
 import copy
 import warnings
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -41,6 +42,7 @@ from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.window import Window
 from longmlm.model.window_attention import attending_within
+from longmlm.processes import overlapping
 from longmlm.release.export import export as write_stock
 from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.evaluate import EvaluateRecipe
@@ -100,8 +102,7 @@ def extend(
     check_finite(base, source.name)
     table = long_table(base, extension)
     long = copy.deepcopy(base) if base is model else base
-    with torch.random.fork_rng(devices=()):  # a new embedding is drawn at random before it gets its table
-        replace_positions(long, table)
+    replace_positions(long, table)
     provenance = Provenance(extension=extension, added_tokens=origin.provenance.added_tokens)
     setattr(long, ORIGIN, Origin(provenance, origin.carried.with_length(extension.num_positions)))
     return long
@@ -186,18 +187,24 @@ def export(
     stored = arguments.checked_settings(ReleaseRecipe, weights=weights, max_shard_size=max_shard_size)
     origin = _origin(model)
     loaded = LoadedModel(model, copy.deepcopy(tokenizer), provenance=origin.provenance, carried=origin.carried)
-    with new_folder(arguments.checked_path("folder", folder)) as partial_folder, torch.random.fork_rng(devices=()):
+    with new_folder(arguments.checked_path("folder", folder)) as partial_folder, _own_random_numbers():
         write_stock(loaded, stored.weights, partial_folder, stored.max_shard_size)
         if (about := origin.provenance) != Provenance():
             trained = about.trained and replace(about.trained, pairs=None, pair_accuracy=None)  # it has no pair head
             artifact.write(partial_folder / Provenance.FILE, replace(about, trained=trained))
 
 
+@overlapping
+def _own_random_numbers() -> AbstractContextManager[None]:
+    """Leaves the random numbers of the program as they were."""
+    return torch.random.fork_rng(devices=())
+
+
 def _base(model: Any, revision: Any) -> tuple[PreTrainedModel, ModelSource, Origin]:
     """Returns the model, loaded if it is a name, and where it comes from."""
     arguments.check_revision(revision)
     if isinstance(model, str | Path) and str(model):
-        with torch.random.fork_rng(devices=()):
+        with _own_random_numbers():
             loaded = load_model(str(model), revision)
         for note in (*loaded.notes, *loaded.carried.lines):
             warnings.warn(f"{model}: {note}", stacklevel=3)

@@ -16,9 +16,11 @@ itself), unless the next quote that can only open or only close a field closes o
 import csv
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from longmlm.data.files import Lines
 from longmlm.data.texts import BYTE_ORDER_MARK, Unreadable
+from longmlm.processes import overlapping
 
 # Without limits, a quote that is never closed would hold the rest of a file in memory, at up to 8 bytes a character.
 FIELD_CHARACTERS = 1 << 27
@@ -32,12 +34,22 @@ ODD_QUOTES = re.compile(r'(?<!")"(?:"")*(?!")')  # an even number of them is an 
 Cells = list[str] | Unreadable  # of a record, or why it is broken
 
 
+@overlapping
+@contextmanager
+def long_fields() -> Iterator[None]:
+    """Sets the longest field that the module csv accepts, in the whole process."""
+    before = csv.field_size_limit(FIELD_CHARACTERS)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
 class DelimitedReader:
     """Reads records from lines one after the other."""
 
     def __init__(self, lines: Lines, delimiter: str, num_fields: int = 0) -> None:
         """Starts at a line that begins a record; without `num_fields` it is the header."""
-        csv.field_size_limit(FIELD_CHARACTERS)
         self._lines, self._delimiter, self._num_fields = lines, delimiter, num_fields
         self._taken: list[bytes] = []  # lines of the current record
 
@@ -61,7 +73,8 @@ class DelimitedReader:
     def _next_record(self) -> Cells:
         self._taken.clear()
         try:
-            return next(csv.reader(iter(self._next_line, ""), delimiter=self._delimiter, strict=True), [])
+            with long_fields():
+                return next(csv.reader(iter(self._next_line, ""), delimiter=self._delimiter, strict=True), [])
         except csv.Error as error:
             if "field limit" in str(error):
                 return Unreadable(TOO_LONG)

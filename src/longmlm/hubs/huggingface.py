@@ -34,12 +34,14 @@ from longmlm.hubs.transfers import (
     retry,
     user_error,
 )
+from longmlm.processes import overlapping
 from longmlm.settings.publishing import Target
 
 LOOKUP_TIMEOUT_SECONDS = 10.0  # after which the cache is used
 Result = TypeVar("Result")
 
 
+@overlapping
 @contextmanager
 def bounded_client() -> Iterator[None]:
     """Bounds the client's waits, unlimited by default, and silences its warnings, which contain signed URLs.
@@ -65,7 +67,8 @@ def bounded_client() -> Iterator[None]:
     try:
         yield
     finally:
-        set_client_factory(factory)
+        if _http._GLOBAL_CLIENT_FACTORY is bounded:  # noqa: SLF001 - else the program has set another one meanwhile
+            set_client_factory(factory)
         logging.set_verbosity(verbosity)
         progress_bar_states.clear()
         progress_bar_states.update(bars)
@@ -151,10 +154,13 @@ def safetensors_weight_names(target: Target, commit: str) -> frozenset[str]:
         return frozenset()
 
 
-@bounded_client()
 def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> str:
     """Uploads to a branch in one commit, and tags that commit once its files are verified."""
-    api = HfApi()
+    with bounded_client():
+        return _upload(HfApi(), folder, names, target, message)
+
+
+def _upload(api: HfApi, folder: Path, names: Sequence[str], target: Target, message: str) -> str:
     _open_repository(api, target)
     revision = target.revision or "main"
     if target.revision and not target.revision.startswith("refs/"):

@@ -31,6 +31,7 @@ from longmlm.hubs.transfers import (
     retry,
     user_error,
 )
+from longmlm.processes import overlapping
 from longmlm.settings.publishing import Target
 
 TOKEN_VARIABLE = "MODELSCOPE_API_TOKEN"  # noqa: S105 - the name of the variable
@@ -59,23 +60,30 @@ def check_ready(target: Target) -> None:
         raise user_error(TransferError(Cause.UNAUTHORIZED), "upload", target)
 
 
+@overlapping
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Silences the client's logger, which writes requests with signed URLs."""
+    logger = logging.getLogger("modelscope_hub")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 @contextmanager
 def _client(seconds: float | None = None) -> Iterator[HubApi]:
     """Yields a client that sends each request once, logs nothing, and leaves no token or id on this machine.
 
     A request fails after `seconds` or, by default, TIMEOUT_SECONDS; the client itself retries parts of a download.
     """
-    logger = logging.getLogger("modelscope_hub")  # it logs requests with signed URLs
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        with tempfile.TemporaryDirectory() as home:
-            api = HubApi(HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home), cache_dir=Path(home)))
-            for scheme in ("http://", "https://"):
-                api.legacy._session.mount(scheme, SingleAttempt(seconds or TIMEOUT_SECONDS))  # noqa: SLF001 - there is no setting for its retries
-            yield api
-    finally:
-        logger.setLevel(level)
+    with _silent(), tempfile.TemporaryDirectory() as home:
+        api = HubApi(HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home), cache_dir=Path(home)))
+        for scheme in ("http://", "https://"):
+            api.legacy._session.mount(scheme, SingleAttempt(seconds or TIMEOUT_SECONDS))  # noqa: SLF001 - there is no setting for its retries
+        yield api
 
 
 def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from longmlm.model.position_table import extended_table, position_table_of, repl
 from longmlm.model.terms import Terms, with_tokens
 
 MAX_COMPARED = 2048  # positions of the longest input
+ONE_BLOCK = threading.RLock()
 ROUNDING = 1e-5  # a larger decoder may add in a different order
 
 
@@ -48,13 +50,17 @@ def check_finite(model: PreTrainedModel, name: str) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Makes torch compute with one thread: the number of threads decides how sums are rounded."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    """Makes torch compute with one thread: the number of threads decides how sums are rounded.
+
+    One block runs at a time: the number is partly the process's, partly each thread's own.
+    """
+    with ONE_BLOCK:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 @one_thread()

@@ -57,9 +57,8 @@ def replace_positions(model: PreTrainedModel, table: Tensor) -> None:
     old, embeddings = positions.rows, positions.embeddings
     reserved = old.weight[: positions.offset]
     num_rows = len(table) + positions.offset
-    new = nn.Embedding(num_rows, old.embedding_dim, padding_idx=old.padding_idx, device=old.weight.device)
-    new.weight.copy_(torch.cat([reserved, table.to(old.weight)]))
-    embeddings.position_embeddings = new.to(old.weight.dtype)
+    weights = torch.cat([reserved, table.to(old.weight)])
+    embeddings.position_embeddings = nn.Embedding.from_pretrained(weights, freeze=False, padding_idx=old.padding_idx)
     position_ids = torch.arange(num_rows, device=old.weight.device).unsqueeze(0)
     embeddings.register_buffer("position_ids", position_ids, persistent=False)
     if hasattr(embeddings, "token_type_ids"):

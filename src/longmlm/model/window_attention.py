@@ -197,5 +197,5 @@ def flex_mask(window: Window, is_token: Tensor | None, query: Tensor) -> BlockMa
 @functools.cache
 def _compiled_flex_attention() -> Callable[..., Tensor]:
     limits = torch._dynamo.config  # noqa: SLF001 - has no public name
-    limits.recompile_limit = max(limits.recompile_limit, MAX_VARIANTS)
-    return torch.compile(flex_attention)
+    with_variants = limits.patch(recompile_limit=max(limits.recompile_limit, MAX_VARIANTS))  # in each call only
+    return cast(Callable[..., Tensor], with_variants(torch.compile(flex_attention)))
