@@ -1,9 +1,11 @@
 """Folders that are complete or absent: nothing is left of a failure, and no damage goes unnoticed."""
 
+import hashlib
 import itertools
 import json
 import signal
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -45,6 +47,26 @@ def test_a_new_folder_holds_what_was_written_and_a_manifest_of_every_file(folder
     assert manifest["files"]["a.txt"] == {"bytes": 4, "sha256": sha256_of(folder / "a.txt")}
     assert manifest["files"]["empty.txt"]["bytes"] == 0
     assert [path.name for path in folder.parent.iterdir()] == ["here"]
+
+
+@pytest.mark.parametrize(("seconds_since_change", "num_reads"), [(0.1, 4), (10, 2)])
+def test_a_file_is_read_again_only_if_it_may_have_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, seconds_since_change: float, num_reads: int
+) -> None:
+    path, read = folder / "a.txt", []
+
+    def digest(file: BinaryIO, name: str) -> object:
+        read.append(file.name)
+        return hashlib.new(name, file.read())
+
+    monkeypatch.setattr(folders.hashlib, "file_digest", digest)
+    monkeypatch.setattr(folders.time, "time_ns", lambda: path.stat().st_ctime_ns + round(seconds_since_change * 1e9))
+    before = [sha256_of(path), sha256_of(path)]
+    path.write_text("wild", encoding="utf-8")
+    assert [sha256_of(path), sha256_of(path), *before] == [
+        hashlib.sha256(text).hexdigest() for text in (b"wild", b"wild", b"calm", b"calm")
+    ]
+    assert read == [str(path)] * num_reads
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -31,6 +32,8 @@ GB = 1e9
 MANIFEST = "manifest.json"
 EARLIER = f".earlier{PARTIAL}"
 MAX_LISTED = 5
+SETTLED_NS = 2_000_000_000  # a file changed more recently could change again without a new time
+_HASHES: dict[tuple[int, ...], str] = {}  # by device, inode, size and times
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,16 @@ class FileEntry:
 
 
 def sha256_of(path: Path) -> str:
-    """Returns the hexadecimal SHA-256 of the file's bytes."""
+    """Returns the hexadecimal SHA-256 of the file's bytes; a file that is unchanged since is not read again."""
     with naming(path), path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        about = os.fstat(file.fileno())
+        version = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        if (known := _HASHES.get(version)) is not None:
+            return known
+        read_ns, sha256 = time.time_ns(), hashlib.file_digest(file, "sha256").hexdigest()
+    if read_ns - about.st_ctime_ns > SETTLED_NS:
+        _HASHES[version] = sha256
+    return sha256
 
 
 def entry_of(path: Path) -> FileEntry:

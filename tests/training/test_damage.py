@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from longmlm import folders
 from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.errors import CheckpointError, DataError, FolderError
 from longmlm.folders import MANIFEST, seal, verify
+from longmlm.hubs.model_files import local_model_sha256, weights_sha256
+from longmlm.model.loading import load_model
 from longmlm.stages.checkpoints import checkpoint_table
 from longmlm.training import checkpoint
 from longmlm.training.run_folder import VerifiedCheckpoint, checkpoint_folder, list_checkpoints, newest_verified
@@ -48,6 +51,22 @@ def test_whichever_file_is_damaged_or_missing_the_checkpoint_is_skipped_and_the_
             path.write_bytes(content)
     (newest / "notes.txt").write_text("a file that is not in the manifest does not count", encoding="utf-8")
     assert newest_verified(run) == VerifiedCheckpoint(newest, ())
+
+
+def test_a_resumed_run_reads_the_files_of_its_checkpoint_once_for_their_hashes(finished, monkeypatch):
+    digested, file_digest = Counter(), folders.hashlib.file_digest
+
+    def counting(file, name):
+        digested[Path(file.name).name] += 1
+        return file_digest(file, name)
+
+    monkeypatch.setattr(folders.hashlib, "file_digest", counting)
+    monkeypatch.setattr(folders, "SETTLED_NS", -1)  # as of files that were written long ago
+    newest = newest_verified(finished).folder
+    load_model(str(newest))
+    assert weights_sha256(newest) and local_model_sha256(str(newest))
+    assert digested["model.safetensors"] == digested["optimizer.pt"] == 1
+    assert set(digested.values()) == {1}
 
 
 def test_every_flipped_bit_in_a_manifest_makes_the_folder_refused(tmp_path):

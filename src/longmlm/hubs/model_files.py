@@ -6,7 +6,6 @@ A sentence-transformers model names the folders of its modules, such as 1_Poolin
 vocab.txt, special_tokens_map.json or additional_chat_templates/tool.jinja next to its tokenizer.json.
 """
 
-import functools
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatch
@@ -140,14 +139,7 @@ def tokenizer_sha256(name: str) -> str | None:
 def local_model_sha256(name: str | None) -> str:
     """Returns model_sha256 of a model in a folder; empty for a run, for one on a hub, and without weights."""
     folder = Path(name or "")
-    if name is None or not (folder / CONFIG).is_file() or not (weights := weight_paths(folder)):
-        return ""
-    return _model_sha256(name, tuple((path.stat().st_mtime_ns, path.stat().st_size) for path in weights))
-
-
-@functools.cache
-def _model_sha256(folder: str, _times_and_sizes: tuple[tuple[int, int], ...]) -> str:
-    return model_sha256(folder)
+    return model_sha256(folder) if name is not None and (folder / CONFIG).is_file() and weight_paths(folder) else ""
 
 
 def local_weights(folder: str | Path) -> list[Path]:
