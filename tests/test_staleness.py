@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from longmlm import staleness
+from longmlm.artifacts.run import RunSummary
 from longmlm.config import resolved_pipeline
 from longmlm.data import words
 from longmlm.data.engine import plan_rows, prepare_rows
@@ -21,7 +22,9 @@ from longmlm.folders import MANIFEST
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.tables import merged
 from longmlm.temporary import partial_of
-from tests.support.results import write_result, write_results
+from longmlm.training import run_folder
+from longmlm.training.run_folder import best_checkpoint, checkpoint_folder
+from tests.support.results import write_result, write_results, write_run
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_folder
 
 TABLES = {
@@ -142,6 +145,37 @@ def test_another_model_another_text_and_other_settings_are_not_the_same(
     assert "recipe.sources.0.language was en, is de;" in str(raised.value)
     with pytest.raises(FolderError, match=r"pretrain: .* start\.checkpoint was out/long, is elsewhere"):
         staleness.check_result(pipeline(pretrain={"start": {"checkpoint": "elsewhere"}}), "pretrain")
+
+
+def shortened(checkpoint: Path) -> None:
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "weights": shortened,
+    "missing weights": lambda checkpoint: (checkpoint / "model.safetensors").unlink(),
+    "manifest": lambda checkpoint: (checkpoint / MANIFEST).write_text("{", encoding="utf-8"),
+    "missing manifest": lambda checkpoint: (checkpoint / MANIFEST).unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_results_of_the_best_intact_checkpoint_are_current_beside_a_damaged_better_one(
+    pipeline: Callable[..., ResolvedPipeline], damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder, "REQUIRED_FILES", ())  # the checkpoints hold no optimizer
+    config = pipeline()
+    write_result(config, "release")
+    [measured] = run_folder.list_checkpoints(Path("out/run"))
+    summary = Path("out/run", RunSummary.FILE).read_bytes()
+    write_run(config, step=3)  # of two equal accuracies, the earlier counts as better
+    Path("out/run", RunSummary.FILE).write_bytes(summary)
+    better = checkpoint_folder(Path("out/run"), 3)
+    assert best_checkpoint(Path("out/run")) == better < measured
+    assert stale(config) == ["evaluate", "release"]
+    DAMAGES[damage](better)
+    assert stale(config) == []
 
 
 def test_rows_with_words_are_stale_with_other_terms_but_not_after_an_upgrade_of_rjieba(

@@ -31,7 +31,12 @@ from longmlm.settings.results import result_of
 from longmlm.settings.shipped import is_same_path
 from longmlm.settings.tables import Pair, pairs
 from longmlm.temporary import check_writable
-from longmlm.training.run_folder import checkpoint_folder, likely_best_checkpoint, newest_state
+from longmlm.training.run_folder import (
+    checkpoint_folder,
+    likely_best_checkpoint,
+    model_or_best_checkpoint,
+    newest_state,
+)
 
 REPLACING = ("evaluate", "release")  # stages that replace an earlier result
 MAX_LISTED = 3
@@ -203,24 +208,26 @@ def _evaluation(stage: EvaluateConfig, recorded: Evaluation) -> Iterator[Pair]:
         (sources.before, sources.before_sha256, stage.long_before),
         (sources.after, sources.after_sha256, stage.long_after),
     ):
-        expected = _source(now, now and listed_weights_sha256(_best(now)))
+        expected = _source(now, now and _weights(now, sha256)[1])
         yield _model("long model", "other weights", _source(name, sha256), expected)
     if stage.run:
         yield Pair("another curve", recorded.curve, MetricsFile(Path(stage.run)).evaluations(), stage.run)
 
 
 def _release(stage: ReleaseConfig, recorded: object) -> Iterator[Pair]:
-    model, evaluation = _best(stage.model), Path(stage.evaluation or "") / Evaluation.FILE
+    content = recorded if isinstance(recorded, dict) else {}
+    model, model_sha256 = _weights(stage.model, content.get("model_sha256"))
+    evaluation = Path(stage.evaluation or "") / Evaluation.FILE
     base = read_provenance(model).source
     expected = ReleasedFrom(
         recipe=stage.recipe,
         card=stage.card,
-        model_sha256=listed_weights_sha256(model) or "",
+        model_sha256=model_sha256 or "",
         rows_sha256=_rows_sha256(stage.rows) or "",
         base=base and base.published(),
         evaluation_sha256=read_evaluation(evaluation).sha256 if stage.evaluation and evaluation.is_file() else None,
     )
-    yield from pairs("", recorded if isinstance(recorded, dict) else {}, expected.content)
+    yield from pairs("", content, expected.content)
 
 
 def _model(name: str, content: str, recorded: ModelSource | None, expected: ModelSource | None) -> Pair:
@@ -261,3 +268,17 @@ def _best(name: str) -> Path:
         return Path(likely_best_checkpoint(name))
     except CheckpointError:
         return Path(name)
+
+
+def _weights(name: str, recorded: str | None) -> tuple[Path, str | None]:
+    """Returns a model, of a run its best checkpoint, and the SHA-256 of its weights; None without weights.
+
+    The files of checkpoints are read only if the weights are not those `recorded`: the best one may be damaged.
+    """
+    with suppress(FolderError):
+        model = _best(name)
+        if (sha256 := listed_weights_sha256(model)) == recorded:
+            return model, sha256
+    with suppress(CheckpointError, ArtifactError):
+        model = Path(model_or_best_checkpoint(name))
+    return model, listed_weights_sha256(model)
