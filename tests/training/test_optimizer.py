@@ -8,6 +8,7 @@ from torch import nn
 
 from longmlm.artifacts.accuracy import Difference
 from longmlm.artifacts.run import TrainState
+from longmlm.errors import TrainingError
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.optimizer import Optimizer, learning_rate
 from longmlm.training.run import accuracy_reached
@@ -122,3 +123,39 @@ def test_the_first_recovery_stays_on_record():
 def test_the_accuracy_reached_is_stated_with_its_difference_from_the_base_model(gain, expected):
     state = TrainState(base_cut=41.0).after_evaluation(40.5)
     assert accuracy_reached(state, gain) == f"held-out accuracy 40.50 % at step 0{expected}"
+
+
+def test_torch_skips_an_update_whose_gradients_are_not_finite():
+    Optimizer.check_skips(torch.device("cpu"))
+
+
+class Heedless(torch.optim.AdamW):
+    def step(self, *arguments):
+        self.found_inf = None
+        return super().step(*arguments)
+
+
+class Counting(torch.optim.AdamW):
+    """Keeps the weights, and not its state."""
+
+    def step(self, *arguments):
+        before = [group["params"][0].detach().clone() for group in self.param_groups]
+        skips, self.found_inf = bool(self.found_inf), None
+        super().step(*arguments)
+        for group, weight in zip(self.param_groups, before, strict=True):
+            group["params"][0].data.copy_(weight if skips else group["params"][0])
+
+
+class Idle(torch.optim.AdamW):
+    def step(self, *arguments):
+        self.found_inf = torch.ones_like(self.found_inf)
+        return super().step(*arguments)
+
+
+@pytest.mark.parametrize("kind", [Heedless, Counting, Idle])
+def test_a_torch_that_does_not_skip_such_an_update_is_refused_before_training(kind, settings, train, monkeypatch):
+    monkeypatch.setattr(torch.optim, "AdamW", kind)
+    with pytest.raises(
+        TrainingError, match=r"^the fused AdamW of torch \S+ does not skip an update .* install another"
+    ):
+        train(settings)

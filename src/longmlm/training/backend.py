@@ -90,6 +90,7 @@ class PlainBackend:
     def wrap(cls, accelerator: Accelerator, objective: MlmObjective, recipe: PretrainRecipe) -> Self:
         """Returns the backend around an objective, with a new optimizer and, in fp16, a loss scaler."""
         optimizer = Optimizer.of(objective, recipe)
+        Optimizer.check_skips(accelerator.device)
         scaler = torch.amp.GradScaler(accelerator.device.type, enabled=recipe.precision == "fp16")
         return cls(accelerator, accelerator.prepare_model(objective), optimizer, scaler, recipe.max_gradient_norm)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from longmlm.artifacts.run import Continuation
+from longmlm.errors import TrainingError
 from longmlm.settings.pretrain import PretrainRecipe
 
 FP32_BYTES = 4
@@ -57,12 +58,28 @@ class Optimizer:
     def update(self, rate: float, norm: Tensor) -> None:
         """Updates the parameters unless `norm`, the gradients', is not finite: on the device, so nothing waits for it.
 
-        The fused AdamW itself skips an update whose `found_inf` is 1.
+        The fused AdamW itself skips an update whose `found_inf` is 1, as `check_skips` makes sure.
         """
         for group in self.torch_optimizer.param_groups:
             group["lr"] = rate
         cast(Any, self.torch_optimizer).found_inf = norm.isfinite().logical_not().float()
         self.torch_optimizer.step()
+
+    @classmethod
+    def check_skips(cls, device: torch.device) -> None:
+        """Raises TrainingError if torch's AdamW does not skip an update on this device: it does not document how."""
+        weight = nn.Parameter(torch.ones(1, device=device))
+        weight.grad = torch.ones_like(weight)
+        tried, values = cls(torch.optim.AdamW([weight], lr=0.5, fused=True)), []
+        for norm in (1.0, math.inf, math.nan, 1.0):
+            tried.update(0.5, torch.tensor(norm, device=device))
+            values.append([weight.item(), *(value.item() for value in tried.torch_optimizer.state[weight].values())])
+        first, *skipped, last = values
+        if skipped != [first, first] or last == first or first[0] == 1:
+            raise TrainingError(
+                f"the fused AdamW of torch {torch.__version__} does not skip an update whose gradients are not finite "
+                f"on {device.type}: install another version of torch"
+            )
 
 
 def learning_rate(step: int, recipe: PretrainRecipe, continuations: Sequence[Continuation] = ()) -> float:
