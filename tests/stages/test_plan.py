@@ -114,7 +114,7 @@ def test_the_time_of_prepare_follows_from_encoder_workers_and_the_search_for_cop
     assert "250,000 tokens/s each with tokenizers" in stage._prepare(config, corpus, rows, None)
 
 
-def test_rows_are_estimated_from_the_text_and_not_from_the_size_of_its_files(world, tmp_path):
+def test_rows_are_estimated_from_the_text_and_not_from_the_size_of_its_files(world, vocabulary, tmp_path):
     corpus = world.rows.parent / "text.jsonl"
     texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()]
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
@@ -122,7 +122,7 @@ def test_rows_are_estimated_from_the_text_and_not_from_the_size_of_its_files(wor
     num_tokens = []
     for path in (corpus, tmp_path / "a.jsonl.gz", tmp_path / "a.parquet"):
         options = ["--model", str(world.base), "--corpus", str(path), "--length", "48", "--output", str(tmp_path / "o")]
-        num_tokens.append(stage.planned_rows(parse(PlanConfig, options))[1].num_tokens)
+        num_tokens.append(stage.planned_rows(parse(PlanConfig, options), vocabulary)[1].num_tokens)
     assert num_tokens[1] == num_tokens[0] > 100 and num_tokens[2] == pytest.approx(num_tokens[0], rel=0.1)
 
 

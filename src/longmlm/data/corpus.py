@@ -4,12 +4,13 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, pairwise
 from pathlib import Path
 
 from longmlm.artifacts.rows import SPLITS, Split
-from longmlm.data.files import Span, files_of, kind_of, readable
+from longmlm.data.files import COMPRESSED, Span, files_of, kind_of, readable
 from longmlm.data.foreign_content import UTF16, is_utf16, remedy_of
 from longmlm.data.records import extent_of, fields_of, records_of
 from longmlm.data.texts import BYTE_ORDER_MARK, Absent, Unreadable, value_at
@@ -21,6 +22,7 @@ from longmlm.settings.prepare import PrepareRecipe, Source
 
 MARK = BYTE_ORDER_MARK.decode()
 SAMPLED_FILES, SAMPLED_RECORDS, SAMPLED_BYTES = 10, 1_000, 8_000_000  # of a source, and of each of these files
+SAMPLED_PLACES = 16
 HASHES = 2**64  # how many values text_hash can take
 
 
@@ -102,6 +104,53 @@ def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | S
                 is_readable = isinstance(text, Unreadable) or not is_utf16(text)
                 record = text if is_readable else Unreadable(UTF16)
                 yield document_of(record, f"{name}:{span.first + offset}", span.source, group)
+
+
+def sample(
+    slices: Sequence[Slice], sources: Sequence[Source], num_bytes: int
+) -> tuple[list[Iterator[Document]], float]:
+    """Returns the documents of each slice, and 1, or those from about `num_bytes` spread over larger slices.
+
+    The number says how often as much text the slices hold as the documents, of which a large one may be cut.
+    """
+    total = sum(map(slice_bytes, slices))
+    if total <= num_bytes:
+        return [_documents(read_slice(spans, sources)) for spans in slices], 1.0
+    places = list(_places(slices))
+    found = [one for span in places for one in _records_from(span, sources[span.source], num_bytes // len(places))]
+    return [_documents(record for record, _ in found)], total / max(1.0, sum(size for _, size in found))
+
+
+def _documents(records: Iterable[Document | SetAside]) -> Iterator[Document]:
+    return (record for record in records if isinstance(record, Document))
+
+
+def _places(slices: Sequence[Slice]) -> Iterator[Span]:
+    """Yields parts of the slices to begin reading at; a compressed file would be decompressed up to there."""
+    spans = [
+        span for spans in slices for span in spans if not span.start or located(span.path).suffix not in COMPRESSED
+    ]
+    spans = spans[:: -(-len(spans) // SAMPLED_PLACES)]
+    for span in spans:
+        length, path = span.end - span.start, located(span.path)
+        is_cut = kind_of(path) in (".jsonl", ".parquet", ".arrow") and path.suffix not in COMPRESSED
+        num_parts = min(length, SAMPLED_PLACES // len(spans)) if is_cut else 1
+        for begin in range(0, length, -(-length // num_parts)):
+            yield replace(span, start=span.start + begin, size=round(span.size * (1 - begin / length)))
+
+
+def _records_from(span: Span, source: Source, num_bytes: int) -> Iterator[tuple[Document | SetAside, float]]:
+    """Yields the first records of a span and the bytes of text that each stands for; the last one is cut."""
+    unit_bytes, room = span.size / (span.end - span.start), num_bytes
+    with readable(span.path):
+        for (offset, text, group), (end, *_) in pairwise(chain(records_of(span, source), [(span.end, "", None)])):
+            size = unit_bytes * (end - offset)
+            part = min(1.0, room / max(1.0, size)) if isinstance(text, str) else 1.0
+            cut = text[: round(part * len(text))] if isinstance(text, str) else text
+            yield document_of(cut, span.path, span.source, group), part * size
+            room -= round(size)
+            if room <= 0:
+                return
 
 
 def document_of(text: str | Unreadable, origin: str, source: int, group: str | None = None) -> Document | SetAside:

@@ -4,10 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -22,15 +21,15 @@ from longmlm.artifacts.rows import (
     RowsManifest,
     RowsPlan,
     Split,
-    SplitReport,
 )
 from longmlm.artifacts.unfinished_rows import SliceReport
 from longmlm.data.corpus import Document, SetAside, Slice, read_slice, side_of, text_hash
+from longmlm.data.counts import Counts
 from longmlm.data.encoding import tokenized
 from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
-from longmlm.data.row import Row, TokenizedSentence, WordTable
+from longmlm.data.row import Row, WordTable
 from longmlm.data.rows import Shard, open_shard, shard_schema
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.data.words import Segmenter, word_table
@@ -42,10 +41,6 @@ from longmlm.temporary import replaced_file
 CONTENT = "content"  # the folder that becomes the output
 SURVEYS, COPIES = "surveys", "copies.parquet"
 UNFINISHED = "unfinished"  # files on their way: outside the content, where a killed process would leave them
-NUM_FILLS = 20
-TOTALS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
-PER_SOURCE = ("tokens_per_source", "unknown_per_source", "rows_per_source")
-HISTOGRAMS = (*PER_SOURCE, "document_lengths", "fills")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,58 +122,25 @@ class SliceJob:
         return has_shards and num_hashes == sum(contents.of(split).documents for split in SPLITS)
 
 
-@dataclass(slots=True)
-class Counts:
-    """The running counts of a split: totals and, by index, histograms, under their names in SplitReport."""
+def rows_of_documents(
+    job: SliceJob, documents: Iterable[Document], counts: Mapping[Split, Counts]
+) -> Iterator[tuple[Split, int | None, Iterator[Row]]]:
+    """Yields, for each document of a slice, its split, the hash of its text and the rows that it completes.
 
-    row_length: int
-    num_sources: int
-    unknown: int | None = None  # the id of [UNK]
-    totals: Counter[str] = field(default_factory=Counter)
-    histograms: dict[str, Counter[int]] = field(default_factory=lambda: {name: Counter() for name in HISTOGRAMS})
-
-    def count_sentences(
-        self, sentences: Iterable[TokenizedSentence], source: int, capacity: int
-    ) -> Iterator[TokenizedSentence]:
-        """Yields a document's sentences, and counts them and the document; `capacity` is that of a row."""
-        num_sentences = num_cut = num_tokens = 0
-        for sentence in sentences:
-            length = len(sentence)
-            num_sentences += 1
-            num_cut += length > capacity
-            num_tokens += length
-            yield sentence
-        self.totals.update(documents=1, sentences=num_sentences, cut_sentences=num_cut, tokens=num_tokens)
-        self.histograms["tokens_per_source"][source] += num_tokens
-        if num_tokens:
-            self.histograms["document_lengths"][num_tokens.bit_length() - 1] += 1
-
-    def count_rows(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yields the rows, and counts them."""
-        for row in rows:
-            self.totals.update(rows=1, separators=len(row.document_starts) - 1)
-            self.histograms["fills"][(NUM_FILLS * len(row) - 1) // self.row_length] += 1
-            source = int(row.document_sources[0])
-            self.histograms["rows_per_source"][source] += 1
-            if self.unknown is not None:
-                self.histograms["unknown_per_source"][source] += int((row.input_ids == self.unknown).sum())
-            yield row
-
-    def add(self, report: SplitReport) -> None:
-        """Adds the counts of a slice."""
-        self.totals.update({name: getattr(report, name) for name in TOTALS})
-        for name, histogram in self.histograms.items():
-            histogram.update(dict(enumerate(getattr(report, name))))
-
-    def report(self, copies: int = 0) -> SplitReport:
-        """Returns the counts so far; `copies` is only known over all slices."""
-        totals, longest = self.totals, max(self.histograms["document_lengths"], default=-1)
-        counts: dict[str, Any] = {name: totals[name] for name in TOTALS}  # Any: totals, and histograms below
-        lengths = (*[self.num_sources] * len(PER_SOURCE), longest + 1, NUM_FILLS)
-        for (name, histogram), length in zip(self.histograms.items(), lengths, strict=True):
-            counts[name] = tuple(histogram[index] for index in range(length))
-        content = totals["tokens"] + totals["separators"] + 2 * totals["rows"]
-        return SplitReport(**counts, fill_rate=content / max(1, totals["rows"] * self.row_length), copies=copies)
+    At the end, it yields the last row of each split. The rows must be consumed in between; they are counted then.
+    """
+    recipe, vocabulary = job.recipe, job.vocabulary
+    languages, words = [source.language for source in recipe.sources], word_table(vocabulary) if job.segmenter else None
+    open_rows: dict[Split, OpenRow] = {}
+    for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder, job.segmenter):
+        text_key = text_hash(document.text)
+        split = side_of(document, text_key, recipe)
+        row = open_rows.setdefault(split, job.open_row(words))
+        counted = counts[split].count_sentences(sentences, document.source, recipe.row_capacity)
+        packed = pack_document(row, TokenizedDocument(counted, document.source, text_key), recipe.packing)
+        yield split, text_key, counts[split].count_rows(packed)
+    for split, row in open_rows.items():
+        yield split, None, counts[split].count_rows([row.close()] if row.length else [])
 
 
 Work = Callable[[SliceJob, int], None]
@@ -193,27 +155,18 @@ def pack_slice(job: SliceJob, number: int) -> None:
         return
     recipe, vocabulary = job.recipe, job.vocabulary
     counts = {split: Counts(recipe.row_length, len(recipe.sources), vocabulary.special.unk) for split in SPLITS}
-    open_rows: dict[Split, tuple[OpenRow, Shard]] = {}  # a split without documents gets no shard
+    opened: dict[Split, Shard] = {}  # a split without documents gets no shard
     hashes: dict[Split, list[int]] = {split: [] for split in SPLITS}
     set_aside: Counter[str] = Counter()
-    languages, documents = [source.language for source in recipe.sources], _documents(job, number, set_aside)
-    words = word_table(vocabulary) if job.segmenter else None
-    schema = shard_schema(vocabulary.size, recipe.pairs, words is not None)
+    schema = shard_schema(vocabulary.size, recipe.pairs, job.segmenter is not None)
     with ExitStack() as shards:
-        for document, sentences in tokenized(vocabulary, languages, documents, job.make_encoder, job.segmenter):
-            text_key = text_hash(document.text)
-            split = side_of(document, text_key, recipe)
-            hashes[split].append(text_key)
-            if split not in open_rows:
-                path = job.shard_path(split, number)
-                opened = shards.enter_context(open_shard(path, schema, job.unfinished_folder))
-                open_rows[split] = job.open_row(words), opened
-            row, shard = open_rows[split]
-            counted = counts[split].count_sentences(sentences, document.source, recipe.row_capacity)
-            packed = pack_document(row, TokenizedDocument(counted, document.source, text_key), recipe.packing)
-            shard.write(counts[split].count_rows(packed))
-        for split, (row, shard) in open_rows.items():
-            shard.write(counts[split].count_rows([row.close()] if row.length else []))
+        for split, text_key, rows in rows_of_documents(job, _documents(job, number, set_aside), counts):
+            if text_key is not None:
+                hashes[split].append(text_key)
+            if split not in opened:
+                shard = open_shard(job.shard_path(split, number), schema, job.unfinished_folder)
+                opened[split] = shards.enter_context(shard)
+            opened[split].write(rows)
     job.write(job.hashes_path(number), np.array([*hashes["train"], *hashes["held_out"]], dtype=np.uint64).tobytes())
     train, held_out = (counts[split].report() for split in SPLITS)
     contents = Contents(train=train, held_out=held_out, set_aside=dict(set_aside))

@@ -33,7 +33,7 @@ from longmlm.model.terms import read_terms
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.planning.estimate import Machine, TrainingPlan, training_plan
-from longmlm.planning.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
+from longmlm.planning.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size, sampled_rows
 from longmlm.planning.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second
 from longmlm.runnable import machine_notes, training_processes
 from longmlm.runtime.launch import free_memory_bytes, resolved_precision
@@ -53,11 +53,11 @@ TOKENS_OF_SAMPLE = 4096  # of which 15 % are masked: enough to tell a trained he
 def plan(config: PlanConfig) -> None:
     """Prints what the pipeline will take; each line is marked exact or estimate."""
     recipe, runtime = config.pretrain.recipe, config.pretrain.runtime
-    corpus, rows = planned_rows(config)
+    vocabulary = planned_vocabulary(config)
+    corpus, rows = planned_rows(config, vocabulary)
     base_positions, model = planned_model(config)
     check_terms(config)
     check_base(config)
-    vocabulary = planned_vocabulary(config)
     precision = resolved_precision(recipe.precision)
     if config.gpu and recipe.precision == "auto":
         precision = "bf16" if (gpu := gpu_of(config.gpu)) is None or gpu.has_bf16 else "no"
@@ -207,7 +207,7 @@ def check_base(config: PlanConfig) -> None:
         check_predicts(measured.whole, frozen, whole, extend.base)
 
 
-def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:
+def planned_rows(config: PlanConfig, vocabulary: Vocabulary | None) -> tuple[CorpusSize, RowsSize]:
     """Returns the size of the corpus and of its rows, which is exact if the rows exist.
 
     Raises DataError for rows of another length, for a corpus that is on a hub only, and for one that prepare refuses.
@@ -218,6 +218,8 @@ def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:
         if not corpus.not_counted:
             check_splits(recipe, slices := plan_slices(recipe.sources, recipe.slice_bytes))
             corpus = corpus.in_slices(slices, recipe.sources)
+            if vocabulary and all(is_local(source) for source in recipe.sources if source.dataset):
+                return corpus, sampled_rows(recipe, slices, vocabulary)
         elif not corpus.num_tokens:
             raise DataError(f"the size of {', '.join(corpus.not_counted)} is not known yet: run longmlm prepare first")
         return corpus, estimated_rows(corpus.tokens_per_source, recipe)
@@ -280,10 +282,8 @@ def planned_machine(config: PlanConfig, model: PreTrainedModel, cost: Cost, work
     num_processes = started.num_processes or 1
     if not work.has_gpu:
         speed = cpu_tokens_per_second(model.config, work, dropout_of(model))
-        name, memory_bytes = (
-            f"this CPU, {counted(torch.get_num_threads(), 'thread')}",
-            free_memory_bytes() // started.per_machine,
-        )
+        name = f"this CPU, {counted(torch.get_num_threads(), 'thread')}"
+        memory_bytes = free_memory_bytes() // started.per_machine
         return Machine(name, memory_bytes, num_processes, speed, "measured now")
     name = config.gpu or torch.cuda.get_device_name()
     if (gpu := gpu_of(name)) is None:

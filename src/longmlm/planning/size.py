@@ -1,6 +1,6 @@
 """The size of a corpus and of a pipeline's results, and an estimate of tokens and rows before anything is encoded."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -8,12 +8,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Self
 
-from longmlm.artifacts.rows import RowsManifest
-from longmlm.data.corpus import Slice
+from longmlm.artifacts.rows import SPLITS, RowsManifest
+from longmlm.data.corpus import Slice, sample
+from longmlm.data.counts import Counts
 from longmlm.data.disk import Sizes
 from longmlm.data.files import files_of, readable
 from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.records import text_bytes
+from longmlm.data.slices import SliceJob, rows_of_documents
+from longmlm.data.vocabulary import Vocabulary
 from longmlm.hubs.datasets import shards_of
 from longmlm.hubs.model_files import CONFIG
 from longmlm.hubs.models import config_of_model, read_architecture
@@ -27,6 +30,7 @@ from longmlm.training.run_folder import list_checkpoints
 UNUSED_TOKENS = 19  # empty at the end of a row: rows of English text are 85 to 88 % full at 128 tokens, 99 % at 1536
 SENTENCE_TOKENS = 23  # of English novels
 MIN_FILL = 0.8  # of rows so short that sentences are cut
+SAMPLED_BYTES = 4_000_000  # of text, which tokenizers encodes in a second or two
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,42 @@ def estimated_rows(tokens_per_source: Sequence[int], recipe: PrepareRecipe) -> R
         mean_fill=fill,
         is_exact=False,
         sources=sizes if all(tokens_per_source) else {},  # those of some datasets on a hub are not known
+    )
+
+
+def sampled_rows(recipe: PrepareRecipe, slices: Sequence[Slice], vocabulary: Vocabulary) -> RowsSize:
+    """Returns an estimate of the rows from those that a sample of each source gives, a small one as a whole.
+
+    Copies of documents count even where prepare drops them. Of a large source, the share that is held out counts as
+    the one that is expected.
+    """
+    job = SliceJob(recipe=recipe, vocabulary=vocabulary, slices={}, folder=Path())
+    sizes, totals, lengths = {}, Counter[str](), Counter[int]()
+    for name, (number, source) in zip(source_names(recipe.sources), enumerate(recipe.sources), strict=True):
+        own = [tuple(span for span in spans if span.source == number) for spans in slices]
+        parts, factor = sample(own, recipe.sources, SAMPLED_BYTES // len(recipe.sources))
+        counts = {split: Counts(recipe.row_length, len(recipe.sources)) for split in SPLITS}
+        for documents in parts:
+            for _, _, rows in rows_of_documents(job, documents, counts):
+                deque(rows, maxlen=0)
+        train, both = counts["train"].totals, counts["train"].totals + counts["held_out"].totals
+        if factor > 1:
+            trained = 0 if source.held_out else factor * (1 - recipe.held_out_fraction)
+            train = Counter({key: round(trained * both[key]) for key in both})
+            both = Counter({key: round(factor * both[key]) for key in both})
+        totals.update({**both, "train_rows": train["rows"]})
+        lengths.update(counts["train"].histograms["document_lengths"])
+        if train["rows"]:
+            sizes[name] = train["rows"], train["tokens"]
+    content = totals["tokens"] + totals["separators"] + 2 * totals["rows"]
+    return RowsSize(
+        num_tokens=totals["tokens"],
+        train_rows=max(1, totals["train_rows"]),
+        held_out_rows=max(1, totals["rows"] - totals["train_rows"]),
+        mean_fill=content / max(1, totals["rows"] * recipe.row_length),
+        is_exact=False,
+        sources=sizes,
+        document_lengths=tuple(lengths[length] for length in range(max(lengths, default=-1) + 1)),
     )
 
 
