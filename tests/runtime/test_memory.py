@@ -1,12 +1,14 @@
-"""Batches of an evaluation that are halved when memory runs out."""
+"""What is returned to the system, and batches of an evaluation that are halved when memory runs out."""
 
+import platform
 from collections.abc import Sequence
 
+import psutil
 import pytest
 import torch
 
 from longmlm.errors import TrainingError
-from longmlm.runtime.memory import BatchSize, results_of_batches
+from longmlm.runtime.memory import BatchSize, results_of_batches, return_freed_memory
 
 ITEMS = list(range(11))
 
@@ -55,3 +57,17 @@ def test_an_item_that_does_not_fit_and_other_errors_are_raised() -> None:
 def test_a_batch_is_not_repeated_where_forward_passes_communicate() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         list(results_of_batches(limited(3, []), ITEMS, BatchSize(4), lambda: None, False))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no malloc_trim")
+def test_freed_memory_between_blocks_that_are_still_used_is_returned_to_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    blocks = [bytearray(b"x" * 50_000) for _ in range(4_000)]
+    kept = blocks[::100]
+    del blocks
+    before = psutil.Process().memory_info().rss
+    return_freed_memory()
+    assert psutil.Process().memory_info().rss < before - 100_000_000
+    assert all(block == b"x" * 50_000 for block in kept)

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from longmlm.model.cost import Cost, Work
-from longmlm.planning.estimate import LIBRARY_BYTES, Machine, evaluations_as_steps, memory_bytes, training_plan
+from longmlm.planning.estimate import (
+    KEPT_BYTES,
+    LIBRARY_BYTES,
+    Machine,
+    evaluations_as_steps,
+    memory_bytes,
+    training_plan,
+)
 from longmlm.planning.size import RowsSize
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
@@ -55,11 +62,12 @@ def test_a_micro_batch_that_is_set_is_kept_up_to_the_share_of_a_rank(setting, ex
     assert plan.memory_bytes == 1600 + expected * 100
 
 
-def test_a_cpu_holds_libraries_and_the_copy_of_a_checkpoint_as_well():
+def test_a_cpu_holds_libraries_freed_blocks_and_the_copy_of_a_checkpoint_as_well():
     work = replace(WORK, has_gpu=False)
-    few, many = (memory_bytes(COST, work, num_rows) for num_rows in (1, 20))
-    assert few == LIBRARY_BYTES + 1600 + 1200
-    assert many == LIBRARY_BYTES + 1600 + 2000
+    few, many, more = (memory_bytes(COST, work, num_rows) for num_rows in (1, 20, KEPT_BYTES))
+    assert few == LIBRARY_BYTES + 1600 + 100 + 100 + 1200
+    assert many == LIBRARY_BYTES + 1600 + 2000 + 2000 + 1200
+    assert more == LIBRARY_BYTES + 1600 + 100 * KEPT_BYTES + KEPT_BYTES + 1200
     assert memory_bytes(COST, WORK, 1) == 1700
 
 

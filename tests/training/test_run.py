@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -89,6 +90,24 @@ def test_the_bar_moves_with_every_step_however_seldom_a_line_is_logged(settings,
     monkeypatch.setattr(loop.Progress, "move_to", lambda _, done, _text="": shown.append(done))
     train(with_runtime(settings, log_every_steps=6))
     assert sorted({*shown}) == [*range(1, 13)]
+
+
+def test_freed_memory_is_returned_with_every_line_and_evaluation(settings, train, monkeypatch):
+    """Or the process would hold more and more, and plan would not say how much."""
+    returned, measured = Mock(), []
+
+    def measure(evaluation, between_rows):
+        measured.append(returned.call_count)
+        return evaluate(evaluation, between_rows)
+
+    evaluate = RunEvaluation.measure
+    monkeypatch.setattr(RunEvaluation, "measure", measure)
+    monkeypatch.setattr(loop, "return_freed_memory", returned)
+    run = train(with_runtime(settings, log_every_steps=3))
+    num_lines = len(training_lines(run))
+    assert (num_lines, len(measured)) == (6, 4)  # saved at 4 and 8 too
+    assert measured == [0, 2, 5, 8]
+    assert returned.call_count == num_lines + len(measured)
 
 
 def test_a_resume_needs_neither_the_start_nor_the_same_runtime(uninterrupted, half_trained, train):

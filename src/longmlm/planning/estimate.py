@@ -9,7 +9,8 @@ from longmlm.model.cost import Cost, Work, micro_batch_rows
 from longmlm.planning.size import RowsSize
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 
-LIBRARY_BYTES = 500_000_000  # Python with torch and transformers holds 470 MB
+LIBRARY_BYTES = 575_000_000  # Python with all libraries of a run, its open files and its page, without the model
+KEPT_BYTES = 250_000_000  # at most: freed blocks of earlier micro-batches that glibc keeps, until they are returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,14 @@ def training_plan(
 
 
 def memory_bytes(cost: Cost, work: Work, num_rows: int) -> int:
-    """Returns the peak memory of a process; on a CPU, including libraries and the copy for saving a checkpoint."""
+    """Returns the peak memory of a process; on a CPU, including libraries and the copy for saving a checkpoint.
+
+    The copy is written while training goes on. Blocks that glibc keeps are small ones: those of small models.
+    """
     rows = cost.batch_bytes(num_rows)
     if work.has_gpu:
         return cost.state_bytes + rows
-    return LIBRARY_BYTES + cost.state_bytes + max(rows, cost.checkpoint_bytes)
+    return LIBRARY_BYTES + cost.state_bytes + rows + min(rows, KEPT_BYTES) + cost.checkpoint_bytes
 
 
 def evaluations_as_steps(num_steps: int, runtime: PretrainRuntime, size: float) -> float:

@@ -32,6 +32,7 @@ from longmlm.processes import ignore_stop_signals
 from longmlm.progress import Progress, dated_line
 from longmlm.runtime.collectives import any_rank, each_on_any_rank
 from longmlm.runtime.launch import generator_states, peak_memory_bytes
+from longmlm.runtime.memory import return_freed_memory
 from longmlm.runtime.signals import Stop
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.training.checkpoint import Saver, notes_on_threads, restore, resumable_state, saving
@@ -175,6 +176,8 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         held_out, pairs, examples = task.evaluation.measure(between_rows)
     except EvaluationStoppedError:
         return state
+    finally:
+        return_freed_memory()
     accuracy = held_out.whole.accuracy
     state = state.after_evaluation(accuracy, pairs)
     if run.accelerator.is_main_process:
@@ -230,6 +233,7 @@ def _loader(task: Task, run: Run, state: TrainState) -> Iterator[tuple[MlmBatch,
 
 def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], progress: Progress) -> None:
     """Shows the means over the steps of the window whose loss is finite, and appends them to the metrics."""
+    return_freed_memory()
     updates = [update for update, _ in window if math.isfinite(update.loss)]
     if not updates:
         progress.report(state.step, f"no finite loss, {state.skipped_steps} skipped")
