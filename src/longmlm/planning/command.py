@@ -53,9 +53,9 @@ TOKENS_OF_SAMPLE = 4096  # of which 15 % are masked: enough to tell a trained he
 def plan(config: PlanConfig) -> None:
     """Prints what the pipeline will take; each line is marked exact or estimate."""
     recipe, runtime = config.pretrain.recipe, config.pretrain.runtime
+    base_positions, model = planned_model(config)
     vocabulary = planned_vocabulary(config)
     corpus, rows = planned_rows(config, vocabulary)
-    base_positions, model = planned_model(config)
     check_terms(config)
     check_base(config)
     precision = resolved_precision(recipe.precision)
