@@ -87,4 +87,4 @@ def test_errors_of_other_rows_or_of_a_single_one_are_added() -> None:
 def test_a_difference_is_told_from_chance_by_two_standard_errors(points, error, text, is_within) -> None:
     difference = Difference(points, error)
     assert difference.is_within_error == is_within
-    assert difference.compared_with("X") == text + ", within two standard errors" * is_within
+    assert difference.compared_with("X") == text + ", which may be chance" * is_within

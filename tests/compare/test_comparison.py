@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from longmlm.artifacts.accuracy import Accuracy, Measured, paired_difference
+from longmlm.artifacts.accuracy import Accuracy, Difference, Measured, paired_difference
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.compare.comparison import Arm, Comparison, FailedTrial, Trial, mean_gain, student_cdf
 from longmlm.settings.masking import HeldOut
@@ -24,9 +24,17 @@ def measured(accuracy: float, correct: tuple[int, ...] = (), selected: tuple[int
     return Measured(whole, (whole,), (), selected, correct)
 
 
-def trial(*accuracies: float, arm: str = "a", seed: int = 1, base_cut: float = 36.0, **values: float) -> Trial:
+def trial(
+    *accuracies: float, arm: str = "a", seed: int = 1, base_cut: float = 36.0, error: float = 0.0, **values: float
+) -> Trial:
     curve = tuple(
-        EvaluationMetrics(step=10 * index, tokens=1000 * index, held_out=measured(accuracy), base_cut=base_cut)
+        EvaluationMetrics(
+            step=10 * index,
+            tokens=1000 * index,
+            held_out=measured(accuracy),
+            base_cut=base_cut,
+            recovery=Difference(accuracy - base_cut, error),
+        )
         for index, accuracy in enumerate(accuracies)
     )
     return Trial(arm=arm, seed=seed, values=values, curve=curve)
@@ -37,6 +45,8 @@ def test_recovered_is_the_first_of_two_consecutive_evaluations() -> None:
     assert trial(17.0, 36.0, 36.0).tokens_to_recovery() == 1000
     assert trial(17.0, 30.0, 36.5).tokens_to_recovery() is None
     assert trial(36.5, 36.5).tokens_to_recovery() == 0
+    assert trial(*ACCURACIES, error=0.1).tokens_to_recovery() == 2000, "35.9 is within two standard errors"
+    assert trial(17.0, 35.0, 35.0, error=0.4).tokens_to_recovery() is None
 
 
 def test_against_control_the_gain_of_the_base_model_is_added() -> None:

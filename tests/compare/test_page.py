@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.artifacts.accuracy import Accuracy, Measured
+from longmlm.artifacts.accuracy import Accuracy, Difference, Measured
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.compare.comparison import Arm, Comparison, FailedTrial, Trial
 from longmlm.compare.page import (
@@ -33,7 +33,13 @@ def measured(correct: int) -> Measured:
 
 def trial(arm: str, seed: int, *correct: int, **views: int) -> Trial:
     curve = tuple(
-        EvaluationMetrics(step=index, tokens=500_000 * index, held_out=measured(count), base_cut=36.0)
+        EvaluationMetrics(
+            step=index,
+            tokens=500_000 * index,
+            held_out=(held_out := measured(count)),
+            base_cut=36.0,
+            recovery=Difference(held_out.whole.accuracy - 36.0, 0.75),
+        )
         for index, count in enumerate(correct)
     )
     return Trial(arm=arm, seed=seed, values={"pretrain.recipe.learning_rate": 4e-4}, curve=curve, measured=views)

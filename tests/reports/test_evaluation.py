@@ -15,6 +15,7 @@ from longmlm.reports.evaluation import (
     explanation,
     finding,
     gains_table,
+    is_good,
     sources_table,
     write_evaluation,
 )
@@ -81,7 +82,7 @@ def test_gains_are_listed_by_offset() -> None:
     [
         (31.5, 0.25, "Recovered", "1.50 ± 0.35 points above"),
         (30.5, 0.5, "Recovered", "0.50 ± 0.71 points above"),
-        (29.7, 1.0, "Not recovered", "0.30 ± 1.41 points below"),
+        (29.7, 1.0, "Recovered", "0.30 ± 1.41 points below"),
         (20.0, 1.0, "Not recovered", "10.00 ± 1.41 points below"),
     ],
 )
@@ -90,10 +91,28 @@ def test_the_finding_states_the_difference_with_its_error(after, error, verdict,
     found = replace(FULL, measured={**FULL.measured, **sides})
     start, colon, reason = finding(found).partition(": ")
     assert (start, colon) == (verdict, ": ")
-    within = ", within two standard errors" * (abs(after - 30.0) < 1)
+    within = ", which may be chance" * (abs(after - 30.0) < 1)
     assert f"{points} the base model's 30.00 % on their first 16{within}." in reason
+    error, chance = r"\d+\.\d\d ± \d+\.\d\d points (above|below)", "(, which may be chance)?"
+    verdict = "(Better|Worse|Not clearly better or worse)"
+    assert re.search(
+        rf"{verdict} than the base model in chunks: .*{error} its accuracy on the same tokens{chance}\. "
+        rf"{verdict} on short texts: .*{error} the base model{chance}\.$",
+        reason,
+    )
     text = finding(replace(found, base_positions=found.row_length))
     assert f"{points} the 30.00 % before training{within}." in text
+
+
+def test_a_clear_loss_against_chunks_is_in_the_verdict_and_has_no_green_mark(tmp_path: Path) -> None:
+    lost = replace(FULL, measured=FULL.measured | {"base_windows": measured(33.0)})
+    assert lost.is_recovered and is_good(FULL) and is_good(lost) is False
+    assert finding(lost).startswith("Recovered, but worse than the base model in chunks: ")
+    assert "Worse than the base model in chunks: with whole rows as context, 1.50 ± 0.71 points below" in finding(lost)
+    write(lost, tmp_path / "lost")
+    assert "✗ Recovered, but worse than" in words(tmp_path / "lost") and "✓ Recovered" not in words(tmp_path / "lost")
+    unclear = replace(FULL, measured=FULL.measured | {"base_windows": measured(32.0)})
+    assert is_good(unclear) and "0.50 ± 0.71 points below its accuracy" in finding(unclear)
 
 
 def test_page_reports_everything_that_was_measured(written: Path) -> None:
@@ -114,9 +133,9 @@ def test_page_reports_everything_that_was_measured(written: Path) -> None:
 
 
 def test_page_of_a_model_that_did_not_recover_states_the_missing_points(tmp_path: Path) -> None:
-    lost = replace(FULL, measured=FULL.measured | {"long_after": measured(28.75)})
+    lost = replace(FULL, measured=FULL.measured | {"long_after": measured(28.25)})
     write(lost, tmp_path / "lost")
-    assert re.search(r"✗ Not recovered.*: .*1\.25 ± \S+ points below", words(tmp_path / "lost"))
+    assert re.search(r"✗ Not recovered.*: .*1\.75 ± \S+ points below", words(tmp_path / "lost"))
     before = replace(FULL, measured=UNTRAINED)
     assert list(accuracy_table(before).header) == ["accuracy in %", *VIEW_NAMES[:3]]
     assert "long_after:" not in explanation(before)

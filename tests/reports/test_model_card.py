@@ -32,7 +32,6 @@ TRAINED = TrainingRecord(row_length=LONG_POSITIONS, steps=3, tokens=1_000, accur
 EXTENSION = tiny_extension("/maker/secret/base")
 EXTENDED = Provenance(extension=EXTENSION, trained=TRAINED)
 BARE = {"evaluation": None, "provenance": Provenance(trained=TRAINED)}
-NOT_RECOVERED, WORSE = "**Not recovered", "**Worse on short texts"
 
 
 def render(author: ReleaseCard = CARD, **changes: Any) -> str:
@@ -44,7 +43,7 @@ def render(author: ReleaseCard = CARD, **changes: Any) -> str:
 
 def whole_card() -> str:
     """Returns a card with every part."""
-    training = Training({"seed": "7", "masking.selected_fraction": "0.2"}, 9000.0, 1.0)
+    training = Training({"seed": "7", "masking.selected_fraction": "0.2"}, 9000.0)
     parts = {"carried": ("pooler", "NSP head"), "modules": ("Pooling", "Normalize"), "has_onnx": True}
     hub = replace(EXTENSION, base=ModelSource(name="somebody/roberta", revision="c0ffee"))
     provenance = replace(EXTENDED, extension=hub, trained_before=(replace(TRAINED, steps=70, tokens=9_000),))
@@ -86,7 +85,7 @@ def test_a_base_model_on_modelscope_is_named_with_its_address(address: Address, 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"training": Training({"seed": "7"}, 9000.0, 1.0), "has_onnx": True, "modules": ("Pooling",)},
+        {"training": Training({"seed": "7"}, 9000.0), "has_onnx": True, "modules": ("Pooling",)},
         {"num_global_tokens": 2},
         {"licence": Licence()},
         BARE,
@@ -116,8 +115,9 @@ def test_card_is_well_formed_markdown_whatever_it_contains(hub: Any, changes: di
     [
         (40.0, None, r"^\*\*Not recovered: .* 8\.50 ± 0\.71 points below .*\.\*\*$"),
         (1.0, None, r"^Recovered: .* 30\.50 ± 0\.71 points above "),
-        (30.0, 29.9, r"^\*\*Not recovered: .* 0\.10 ± 0\.71 points below .*, within two standard errors\.\*\*$"),
-        (30.0, 30.2, r"^Recovered: .* 0\.20 ± 0\.71 points above .*, within two standard errors\.$"),
+        (30.0, 29.9, r"^Recovered: .* 0\.10 ± 0\.71 points below .* first 16, which may be chance\. Not"),
+        (30.0, 30.2, r"^Recovered: .* 0\.20 ± 0\.71 points above .* first 16, which may be chance\. "),
+        (30.0, 28.5, r"^\*\*Not recovered: .* 1\.50 ± 0\.71 points below .*\*\*$"),
     ],
 )
 def test_the_card_says_whether_the_files_recovered_with_the_error(base_cut, exported, expected) -> None:
@@ -131,20 +131,14 @@ def test_the_card_says_whether_the_files_recovered_with_the_error(base_cut, expo
 @pytest.mark.parametrize(
     ("short", "expected"),
     [
-        (28.0, r"^\*\*Worse on short texts: .* 2\.00 ± 0\.71 points below .*\*\*$"),
-        (29.0, r"^No clear change on short texts: .* 1\.00 ± 0\.71 points below .*, within two standard errors\.$"),
-        (32.0, r"^Better on short texts: .* 2\.00 ± 0\.71 points above "),
+        (28.0, r"^\*\*Recovered: .* Worse on short texts: .* 2\.00 ± 0\.71 points below .*\*\*$"),
+        (29.0, r"^Recovered.* worse on short texts: .* 1\.00 ± 0\.71 points below .*, which may be chance\.$"),
+        (32.0, r"^Recovered.* Better on short texts: .* 2\.00 ± 0\.71 points above "),
     ],
 )
 def test_the_card_says_what_became_of_short_texts(short: float, expected: str) -> None:
     card = render(evaluation=replace(FULL, measured={**FULL.measured, "long_after_cut": measured(short, 1)}))
     assert re.search(expected, card, re.MULTILINE)
-
-
-@pytest.mark.parametrize(("base_cut", "is_below"), [(12.0, False), (13.0, True), (None, False)])
-def test_model_without_an_evaluation_that_is_below_its_base_is_marked(base_cut: float | None, is_below: bool) -> None:
-    text = render(**BARE, training=Training(base_cut=base_cut))
-    assert "12.50 %" in text and (NOT_RECOVERED in text) == is_below and WORSE not in text
 
 
 def test_card_shows_the_pictures_that_exist() -> None:

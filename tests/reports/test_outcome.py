@@ -1,6 +1,5 @@
 """The last lines of a pipeline: the finding in a sentence, paths, and what to do next."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.config import resolved_pipeline
-from longmlm.reports.evaluation import finding, outcome
+from longmlm.reports.evaluation import finding
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.stages.run import summary
 
@@ -39,7 +38,7 @@ def settings(**more: object) -> ResolvedPipeline:
 def test_the_finding_comes_first_and_the_next_step_last(evaluated: Evaluation, more, step: str | None) -> None:
     assert evaluated.is_recovered
     lines = summary(settings(**more)).splitlines()
-    assert lines[:2] == [outcome(evaluated), "page: out/evaluation/index.html"]
+    assert lines[:2] == [finding(evaluated), "page: out/evaluation/index.html"]
     assert ("released: out/release" in lines) == ("until" not in more)
     assert [line.startswith("next: ") for line in lines] == [False] * (len(lines) - 1) + [step is not None]
     assert step is None or lines[-1].startswith(step)
@@ -74,17 +73,3 @@ def test_every_option_that_a_release_still_needs_is_named(evaluated: Evaluation,
     lines = summary(settings(release={"recipe": dict.fromkeys(allowed, True)}), is_released=False).splitlines()
     options = " ".join(f"--release.recipe.{name}" for name in named)
     assert lines[-1].endswith(f"longmlm run out/pipeline.toml {options}" if named else "--more-steps 1500")
-
-
-def test_the_outcome_is_one_sentence_with_errors_on_recovery_context_and_short_texts(evaluated: Evaluation) -> None:
-    error, within = r"\d+\.\d\d ± \d+\.\d\d points (above|below)", "(, within two standard errors)?"
-    pattern = (
-        rf"Recovered: \d+\.\d\d % on whole rows, {error} the base model's \d+\.\d\d %{within}; "
-        rf"with its context, {error} the base model in chunks{within}; on short texts, {error} the base "
-        rf"model{within}\."
-    )
-    assert re.fullmatch(pattern, outcome(evaluated))
-    alone = {name: evaluated.measured[name] for name in ("base_cut", "long_after")}
-    assert outcome(replace(evaluated, measured=alone)).count(";") == 0
-    at_own_length = replace(evaluated, base_positions=evaluated.row_length)
-    assert outcome(at_own_length) == finding(at_own_length)

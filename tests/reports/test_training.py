@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from longmlm.artifacts.accuracy import Difference
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TargetMetrics, TrainingMetrics
 from longmlm.reports import training
 from longmlm.reports.training import REFRESH_SECONDS, TrainingPage
@@ -30,6 +31,7 @@ def logged(step: int) -> TrainingMetrics:
 def evaluated(step: int, recovered_at: int | None = None) -> EvaluationMetrics:
     held_out = FULL.measured["long_after"]
     line = EvaluationMetrics(step=step, tokens=step, held_out=held_out, base_cut=30.0, base_cut_error=0.5)
+    line = replace(line, recovery=Difference(1.5, 0.5))
     return replace(line, recovered_at_step=recovered_at, examples=FULL.examples)
 
 
@@ -68,6 +70,18 @@ def test_the_page_shows_where_the_run_stands(page: TrainingPage, monkeypatch: py
     assert html(page).count("<svg") == 2 and "<script" not in html(page)
     page.end("finished")
     assert REFRESH not in html(page) and "Finished; written" in words(page.run) and "time left" not in words(page.run)
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"),
+    [
+        (Difference(-0.5, 0.5), "✓ Recovered at step 20: "),
+        (Difference(-1.5, 0.5), "Recovered at step 20, but no longer: "),
+    ],
+)
+def test_the_mark_is_that_of_the_latest_evaluation(page: TrainingPage, gain: Difference, verdict: str) -> None:
+    page.show(replace(evaluated(40, recovered_at=20), recovery=gain))
+    assert verdict in words(page.run) and ("✓ R" in words(page.run)) == verdict.startswith("✓")
 
 
 def test_a_resumed_run_shows_what_was_measured_before(page: TrainingPage) -> None:
@@ -118,7 +132,7 @@ def test_a_resumed_run_has_no_chart_of_what_it_forgot(page: TrainingPage) -> Non
     page.show(evaluated(10))
     page.start(0)
     assert "<svg" not in html(page)
-    page.show(replace(evaluated(20), base_cut=None, base_cut_error=None))
+    page.show(replace(evaluated(20), base_cut=None, base_cut_error=None, recovery=None))
     assert html(page).count("<svg") == 2 and "Accuracy during training" in words(page.run)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
+from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured
 from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.settings.evaluate import EvaluateRecipe
@@ -29,9 +29,18 @@ def measured(accuracy: float, num_blocks: int = 3, error: float = 0.5) -> Measur
     return Measured(Accuracy(accuracy, error, 3.0, selected), tuple(parts), tuple(parts), (selected,), (correct,))
 
 
+def on_rows(*correct: int) -> Measured:
+    """Returns the accuracy of rows of 10 selected tokens each, of which so many are predicted correctly."""
+    share = 100 * sum(correct) / (10 * len(correct))
+    whole = Accuracy(share, 1.0, 3.0, 10 * len(correct))
+    return Measured(whole, (), (), (10,) * len(correct), correct)
+
+
 def curve_line(step: int, accuracy: float) -> EvaluationMetrics:
     recovery = {"recovered_at_step": 20, "recovered_at_tokens": 12_345} if step == 20 else {}
-    return EvaluationMetrics(step=step, tokens=10 * step, held_out=measured(accuracy, 1), base_cut=9.0, **recovery)
+    gain = Difference(accuracy - 9.0, 0.5)
+    held_out = measured(accuracy, 1)
+    return EvaluationMetrics(step=step, tokens=10 * step, held_out=held_out, base_cut=9.0, recovery=gain, **recovery)
 
 
 FULL = Evaluation(

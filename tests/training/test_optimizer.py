@@ -1,3 +1,4 @@
+import itertools
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -12,6 +13,7 @@ from longmlm.errors import TrainingError
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.optimizer import Optimizer, learning_rate
 from longmlm.training.run import accuracy_reached
+from tests.support.evaluations import FULL, on_rows
 
 RECIPE = PretrainRecipe(num_steps=100, batch_tokens=1, learning_rate=0.5, warmup_steps=10)
 
@@ -99,14 +101,25 @@ def test_an_update_whose_norm_is_not_finite_is_skipped(norm):
 
 
 def test_the_first_recovery_stays_on_record():
-    below = TrainState(base_cut=50.0).after_update(4, 100, 1.0).after_evaluation(49.9)
-    assert below.recovered_at_step is None
-    reached = below.after_update(4, 90, 1.0).after_evaluation(50.0)
+    base = on_rows(5, 6, 4, 5)
+    below = TrainState(base=base).after_update(4, 100, 1.0).after_evaluation(on_rows(4, 5, 3, 4))
+    assert below.recovered_at_step is None and below.recovery == Difference(-10.0, 0.0)
+    reached = below.after_update(4, 90, 1.0).after_evaluation(on_rows(3, 6, 4, 5))
+    assert reached.accuracy < below.base_cut and reached.recovery.is_within_error
     assert (reached.recovered_at_step, reached.recovered_at_tokens) == (2, 190)
     later = reached.after_update(4, 100, 1.0)
     assert later.accuracy_here is None
-    later = later.after_evaluation(60.0)
+    later = later.after_evaluation(on_rows(6, 6, 6, 6))
     assert (later.recovered_at_step, later.cursor, later.accuracy_here) == (2, 12, 60.0)
+
+
+def test_a_run_and_the_evaluation_of_the_same_rows_agree_on_recovery():
+    base = on_rows(5, 6, 4, 5)
+    for counts in itertools.product((2, 4, 6), repeat=4):
+        state = TrainState(base=base).after_evaluation(on_rows(*counts))
+        evaluation = replace(FULL, measured={"base_cut": base, "long_after": on_rows(*counts)})
+        assert (state.recovered_at_step is not None) == evaluation.is_recovered
+        assert state.recovery == evaluation.recovery
 
 
 @pytest.mark.parametrize(
@@ -114,15 +127,17 @@ def test_the_first_recovery_stays_on_record():
     [
         (
             Difference(-0.5, 0.5),
-            ", 0.50 ± 0.50 points below the base model's 41.00 %, within two standard errors: not yet recovered",
+            ", 0.50 ± 0.50 points below the base model's 50.00 %, which may be chance: recovered at step 1,000",
         ),
-        (Difference(-0.5, 0.1), ", 0.50 ± 0.10 points below the base model's 41.00 %: not yet recovered"),
-        (None, "; the base model's 41.00 %: not yet recovered"),  # metrics of an early version
+        (Difference(-0.5, 0.1), ", 0.50 ± 0.10 points below the base model's 50.00 %: recovered at step 1,000, but no"),
+        (None, ""),
     ],
 )
 def test_the_accuracy_reached_is_stated_with_its_difference_from_the_base_model(gain, expected):
-    state = TrainState(base_cut=41.0).after_evaluation(40.5)
-    assert accuracy_reached(state, gain) == f"held-out accuracy 40.50 % at step 0{expected}"
+    state = TrainState(step=2_000, base=on_rows(5, 5)).after_evaluation(on_rows(4, 5))
+    stated = accuracy_reached(replace(state, recovery=gain, recovered_at_step=1_000))
+    assert stated.removesuffix(" longer") == f"held-out accuracy 45.00 % at step 2000{expected}"
+    assert "not yet recovered" in accuracy_reached(replace(state, recovered_at_step=None))
 
 
 def test_torch_skips_an_update_whose_gradients_are_not_finite():

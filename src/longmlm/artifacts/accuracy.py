@@ -90,11 +90,31 @@ class Difference:
         """Whether the difference is smaller than two standard errors."""
         return abs(self.points) < ERRORS_OF_CHANCE * self.standard_error
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether the first accuracy is lower by two standard errors or more."""
+        return self.points < 0 and not self.is_within_error
+
     def compared_with(self, other: str) -> str:
-        """Returns the difference in words: "0.30 ± 1.60 points below OTHER, within two standard errors"."""
+        """Returns the difference in words: "0.30 ± 1.60 points below OTHER, which may be chance"."""
         side = "below" if self.points < 0 else "above"
-        within = ", within two standard errors" if self.is_within_error else ""
-        return f"{abs(self.points):.2f} ± {self.standard_error:.2f} points {side} {other}{within}"
+        chance = ", which may be chance" if self.is_within_error else ""
+        return f"{abs(self.points):.2f} ± {self.standard_error:.2f} points {side} {other}{chance}"
+
+
+def has_recovered(gain: Difference | None) -> bool | None:
+    """Returns whether a model has its base model's accuracy back, from its `gain` over it, paired by row.
+
+    It has unless it is lower by two standard errors or more; None if they were not compared.
+    """
+    return None if gain is None else not gain.is_loss
+
+
+def when_recovered(gain: Difference | None, step: int | None) -> str:
+    """Returns in words whether a run has recovered, from its latest gain and the first step at which it had."""
+    if step is None:
+        return "not yet recovered"
+    return f"recovered at step {step:,}" + ("" if has_recovered(gain) else ", but no longer")
 
 
 def accuracy_difference(first: Accuracy, second: Accuracy) -> Difference | None:

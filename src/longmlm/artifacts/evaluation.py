@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self, get_args
 
-from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, PairAccuracy, row_difference
+from longmlm.artifacts.accuracy import (
+    Accuracy,
+    Difference,
+    FilledMask,
+    Measured,
+    PairAccuracy,
+    has_recovered,
+    row_difference,
+)
 from longmlm.artifacts.artifact import PAGE_FILE, Artifact, Json, dump, read
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import ArtifactError
@@ -16,6 +24,7 @@ from longmlm.settings.pretrain import ComputePrecision
 
 ViewName = Literal["base_cut", "base_windows", "long_before", "long_after", "long_after_cut"]
 VIEW_NAMES: tuple[ViewName, ...] = get_args(ViewName)
+TO_RECOVER: ViewName = "base_cut"  # what long_after is compared with to tell whether the accuracy has been recovered
 BLOCKS_PICTURE, RECOVERY_PICTURE = PICTURES = ("blocks.png", "recovery.png")
 
 
@@ -62,7 +71,9 @@ class Evaluation(Artifact):
     """
 
     FILE: ClassVar[str] = "evaluation.json"
+    REMEDY: ClassVar[str] = "run the evaluate stage again"
 
+    format: int = 2
     row_length: int
     base_positions: int
     position_starts: tuple[int, ...]
@@ -104,13 +115,13 @@ class Evaluation(Artifact):
 
     @property
     def recovery(self) -> Difference | None:
-        """long_after - base_cut; None before training."""
-        return self.difference("long_after", "base_cut")
+        """long_after minus the accuracy to recover; None before training."""
+        return self.difference("long_after", TO_RECOVER)
 
     @property
     def is_recovered(self) -> bool | None:
-        """Whether long_after >= base_cut; None before training."""
-        return None if (gain := self.recovery) is None else gain.points >= 0
+        """Whether long_after has recovered (`has_recovered`); None before training."""
+        return has_recovered(self.recovery)
 
     @property
     def short_text_change(self) -> Difference | None:
@@ -120,13 +131,23 @@ class Evaluation(Artifact):
     @property
     def is_worse_on_short_texts(self) -> bool:
         """Whether training cost accuracy on rows cut to the base model's length, by two standard errors or more."""
-        change = self.short_text_change
-        return change is not None and change.points < 0 and not change.is_within_error
+        return has_recovered(self.short_text_change) is False
 
     @property
     def context_gain(self) -> Difference | None:
         """What context beyond base_positions gains: long_after - base_windows."""
         return self.difference("long_after", "base_windows")
+
+    @property
+    def is_worse_than_chunks(self) -> bool:
+        """Whether the base model in chunks is more accurate, by two standard errors or more."""
+        return has_recovered(self.context_gain) is False
+
+    def with_accuracy(self, view: ViewName, accuracy: float) -> Self:
+        """Returns the evaluation with another accuracy of a view on whole rows, in percent."""
+        one = self.measured[view]
+        changed = replace(one, whole=replace(one.whole, accuracy=accuracy))
+        return replace(self, measured={**self.measured, view: changed})
 
     def signed(self) -> Self:
         """Returns the evaluation with the hash of its content, by which a reader knows that nobody changed it."""

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, PairAccuracy, accuracy_difference
+from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, PairAccuracy
 from longmlm.artifacts.artifact import Artifact, dump, load
 from longmlm.temporary import replaced_file
 
@@ -47,10 +47,13 @@ class TrainingMetrics(Artifact):
 class EvaluationMetrics(Artifact):
     """Held-out accuracy at a step, of whole rows, per block and by source; that on pairs, if they are trained.
 
-    `base_cut` is the accuracy to recover. Without a base model, it and its standard error are None, and
-    `base_cut_by_source` is empty.
+    `base_cut` is the accuracy to recover, `recovery` the accuracy minus base_cut, paired by row. Without a base model,
+    they are None, and `base_cut_by_source` is empty.
     """
 
+    REMEDY: ClassVar[str] = "train again, in another run folder"
+
+    format: int = 2
     kind: Literal["evaluation"] = "evaluation"
     step: int
     tokens: int
@@ -58,16 +61,11 @@ class EvaluationMetrics(Artifact):
     base_cut: float | None = None
     base_cut_error: float | None = None
     base_cut_by_source: dict[str, Accuracy] = field(default_factory=dict)
+    recovery: Difference | None = None
     recovered_at_step: int | None = None
     recovered_at_tokens: int | None = None
     examples: tuple[FilledMask, ...] = ()
     pairs: PairAccuracy | None = None
-
-    @property
-    def recovery(self) -> Difference | None:
-        """The accuracy minus base_cut with its standard error; None without a base model."""
-        base = Accuracy(self.base_cut, self.base_cut_error, None, 0)
-        return None if base.standard_error is None else accuracy_difference(self.held_out.whole, base)
 
 
 Metrics = TrainingMetrics | EvaluationMetrics

@@ -1,10 +1,10 @@
 """Artifacts of a run: state.json in each checkpoint, and summary.json in the run folder."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
-from longmlm.artifacts.accuracy import Accuracy, PairAccuracy
+from longmlm.artifacts.accuracy import Difference, Measured, PairAccuracy, has_recovered, row_difference
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.rows import RowsPlan
 from longmlm.errors import counted
@@ -35,7 +35,8 @@ class TrainState:
     `cursor` and `tokens` count the rows consumed by all ranks, and their tokens. `skipped_steps` counts the updates
     that fp16 skipped, `skipped_in_a_row` those since the last update that was applied. `accuracy` is from the latest
     evaluation, at `evaluated_at_step`; `best_accuracy` is the highest after an update, the first of equal ones.
-    `base_cut` is None if there is no base model; `base_cut_by_source` has it for each source, if there are several.
+    `base` is what the base model reaches on the same rows cut to its length, `recovery` the latest accuracy minus that,
+    paired by row; None if there is no base model.
     `pairs` is the accuracy on pairs of the latest evaluation; None if no pairs are trained, or none are held out.
     `micro_batch` is that of the latest update; None if the user set its size.
     """
@@ -46,10 +47,9 @@ class TrainState:
     training_seconds: float = 0.0
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
-    base_cut: float | None = None
-    base_cut_error: float | None = None
-    base_cut_by_source: dict[str, Accuracy] = field(default_factory=dict)
+    base: Measured | None = None
     accuracy: float | None = None
+    recovery: Difference | None = None
     evaluated_at_step: int | None = None
     recovered_at_step: int | None = None
     recovered_at_tokens: int | None = None
@@ -62,7 +62,7 @@ class TrainState:
         steps = (self.evaluated_at_step, self.recovered_at_step, self.best_at_step, self.skipped_steps)
         if any(step > self.step for step in steps if step is not None) or self.skipped_in_a_row > self.skipped_steps:
             raise ValueError(f"it names a later step than its own, {self.step}")
-        percentages = (self.base_cut, self.base_cut_error, self.accuracy, self.best_accuracy)
+        percentages = (self.base_cut, self.accuracy, self.best_accuracy)
         if any(abs(percentage) > ALL for percentage in percentages if percentage is not None):
             raise ValueError("an accuracy is not a percentage")
         if self.training_seconds < 0:
@@ -80,15 +80,20 @@ class TrainState:
             skipped_in_a_row=self.skipped_in_a_row + 1 if is_skipped else 0,
         )
 
-    def after_evaluation(self, accuracy: float | None, pairs: PairAccuracy | None = None) -> Self:
-        """Returns the state with the accuracies at this step; the first step that reaches base_cut stays on record."""
-        evaluated = replace(self, accuracy=accuracy, pairs=pairs, evaluated_at_step=self.step)
+    def after_evaluation(self, held_out: Measured, pairs: PairAccuracy | None = None) -> Self:
+        """Returns the state with the accuracies at this step; the first step that has recovered stays on record."""
+        accuracy, recovery = held_out.whole.accuracy, row_difference(held_out, self.base) if self.base else None
+        evaluated = replace(self, accuracy=accuracy, recovery=recovery, pairs=pairs, evaluated_at_step=self.step)
         if self.step and accuracy is not None and (self.best_accuracy is None or accuracy > self.best_accuracy):
             evaluated = replace(evaluated, best_accuracy=accuracy, best_at_step=self.step)
-        is_recovered = accuracy is not None and self.base_cut is not None and accuracy >= self.base_cut
-        if is_recovered and self.recovered_at_step is None:
+        if has_recovered(recovery) and self.recovered_at_step is None:
             return replace(evaluated, recovered_at_step=self.step, recovered_at_tokens=self.tokens)
         return evaluated
+
+    @property
+    def base_cut(self) -> float | None:
+        """The accuracy to recover, in percent; None if there is no base model."""
+        return self.base.whole.accuracy if self.base else None
 
     @property
     def accuracy_here(self) -> float | None:
@@ -122,6 +127,7 @@ class CheckpointState(Artifact):
     FILE: ClassVar[str] = "state.json"
     REMEDY: ClassVar[str] = "train again, in another run folder"
 
+    format: int = 2
     state: TrainState
     recipe: PretrainRecipe
     rows_sha256: str
@@ -192,6 +198,7 @@ class RunSummary(Artifact):
 
     FILE: ClassVar[str] = "summary.json"
 
+    format: int = 2
     state: TrainState
     train_tokens_per_second: float | None
     num_processes: int

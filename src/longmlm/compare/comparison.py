@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from longmlm.artifacts.accuracy import Difference, Measured, block_names, paired_difference
+from longmlm.artifacts.accuracy import Difference, Measured, block_names, has_recovered, paired_difference
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.evaluation import ViewName
 from longmlm.artifacts.metrics import EvaluationMetrics
@@ -63,14 +63,14 @@ class Trial:
         return (self.rows_sha256, self.held_out) == (other.rows_sha256, other.held_out)
 
     def tokens_to_recovery(self, control: Sequence["Trial"] = ()) -> int | None:
-        """Returns the tokens at the first of two consecutive evaluations at or above base_cut; None if there is none.
+        """Returns the tokens at the first of two consecutive evaluations that have recovered; None if there is none.
 
         With control trials, what these have gained over the base model by then is added to base_cut, unless they lost.
         """
         reached = [
-            line.base_cut is not None
-            and accuracy_of(line.held_out) >= line.base_cut + max(0.0, mean_gain(control, line.tokens))
+            has_recovered(gain and replace(gain, points=gain.points - max(0.0, mean_gain(control, line.tokens))))
             for line in self.curve
+            for gain in [line.recovery]
         ]
         pairs = zip(self.curve, reached, reached[1:], strict=False)
         return next((line.tokens for line, now, then in pairs if now and then), None)
@@ -212,6 +212,7 @@ class Comparison(Artifact):
 
     FILE: ClassVar[str] = "comparison.json"
 
+    format: int = 2
     model: str
     row_length: int
     baseline: str

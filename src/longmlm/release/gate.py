@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from longmlm.artifacts.accuracy import Accuracy, PairAccuracy
-from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.evaluation import TO_RECOVER, Evaluation, read_evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
@@ -83,11 +83,13 @@ def _is_base(base: ModelSource, name: str) -> bool:
 
 
 def check_recovered(evaluation: Evaluation, recipe: ReleaseRecipe) -> None:
-    """Raises ReleaseError, unless allowed, when a long model is less accurate than its base model."""
-    if evaluation.is_recovered is False and not recipe.allow_unrecovered:
+    """Raises ReleaseError, unless allowed, when a long model is clearly less accurate than its base model."""
+    gain = evaluation.recovery
+    if gain and evaluation.is_recovered is False and not recipe.allow_unrecovered:
+        compared = gain.compared_with(f"{TO_RECOVER} {evaluation.accuracy(TO_RECOVER):.2f} %")
         raise ReleaseError(
-            f"long_after {evaluation.accuracy('long_after'):.2f} % is below base_cut "
-            f"{evaluation.accuracy('base_cut'):.2f} %: train longer, with --more-steps, or set allow_unrecovered{ALLOW}"
+            f"long_after {evaluation.accuracy('long_after'):.2f} % is {compared}: train longer, with --more-steps, or "
+            f"set allow_unrecovered{ALLOW}"
         )
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Literal
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Accuracy, block_names
+from longmlm.artifacts.accuracy import Accuracy, Difference, block_names
 from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.evaluation import (
     BLOCKS_PICTURE,
     RECOVERY_PICTURE,
+    TO_RECOVER,
     VIEW_NAMES,
     Evaluation,
     ViewName,
@@ -192,58 +193,51 @@ def _head(evaluation: Evaluation) -> Head:
         f"Masked-token accuracy on {counted(evaluation.num_rows, 'held-out row')} of {evaluation.row_length:,} tokens, "
         "each under one mask, which is the same for every model.",
         finding(evaluation),
-        evaluation.is_recovered and not evaluation.is_worse_on_short_texts,
+        is_good(evaluation),
         tiles,
     )
 
 
 def finding(evaluation: Evaluation) -> str:
-    """Returns whether the accuracy is recovered and what became of that on short texts, with standard errors."""
-    after, base, gain = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut"), evaluation.recovery
+    """Returns whether the accuracy is recovered, and the differences from the base model in chunks and on short texts.
+
+    Each has its standard error, and the words "which may be chance" if it is within two of them.
+    """
+    after, base, gain = evaluation.accuracy("long_after"), evaluation.accuracy(TO_RECOVER), evaluation.recovery
     if after is None or base is None or gain is None:
         return "Not trained yet: this is the accuracy right after extension."
     if _is_at_own_length(evaluation):
-        verdict = "Better than the base model" if after > base else "Not better than the base model"
-        numbers = f"{after:.2f} % of the masked tokens are predicted correctly"
+        verdict = _verdict(gain, "than the base model")
         compared = gain.compared_with(f"the {base:.2f} % before training")
-        return f"{verdict}: {numbers}, {compared}."
+        return f"{verdict}: {after:.2f} % of the masked tokens are predicted correctly, {compared}."
     verdict = "Recovered" if evaluation.is_recovered else "Not recovered"
-    numbers = (
-        f"the long model predicts {after:.2f} % of the masked tokens correctly on whole rows of "
-        f"{evaluation.row_length:,} tokens"
-    )
+    if evaluation.is_recovered and evaluation.is_worse_than_chunks:
+        verdict += ", but worse than the base model in chunks"
+    numbers = f"the long model predicts {after:.2f} % of the masked tokens correctly on whole rows of "
+    numbers += f"{counted(evaluation.row_length, 'token')}"
     compared = gain.compared_with(f"the base model's {base:.2f} % on their first {evaluation.base_positions:,}")
-    recovered = f"{verdict}: {numbers}, {compared}."
-    return f"{recovered} {short_text_finding(evaluation)}".strip()
+    sentences = [f"{verdict}: {numbers}, {compared}."]
+    if worth := evaluation.context_gain:
+        compared = worth.compared_with("its accuracy on the same tokens")
+        verdict = _verdict(worth, "than the base model in chunks")
+        sentences.append(f"{verdict}: with whole rows as context, {compared}.")
+    if change := evaluation.short_text_change:
+        compared = change.compared_with("the base model")
+        rows = f"on rows cut to {counted(evaluation.base_positions, 'token')}"
+        sentences.append(f"{_verdict(change, 'on short texts')}: {rows}, {compared}.")
+    return " ".join(sentences)
 
 
-def outcome(evaluation: Evaluation) -> str:
-    """Returns the finding and the gain from longer context in one sentence; says what is within two standard errors."""
-    after, base, gain = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut"), evaluation.recovery
-    if after is None or base is None or gain is None or _is_at_own_length(evaluation):
-        return finding(evaluation)
-    verdict = "Recovered" if evaluation.is_recovered else "Not recovered"
-    compared = gain.compared_with(f"the base model's {base:.2f} %")
-    parts = [f"{verdict}: {after:.2f} % on whole rows, {compared}"]
-    if (worth := evaluation.context_gain) is not None:
-        parts.append(f"with its context, {worth.compared_with('the base model in chunks')}")
-    if (change := evaluation.short_text_change) is not None:
-        parts.append(f"on short texts, {change.compared_with('the base model')}")
-    return f"{'; '.join(parts)}."
+def is_good(evaluation: Evaluation) -> bool | None:
+    """Returns whether the model has recovered and is nowhere clearly worse than its base; None before training."""
+    is_worse = evaluation.is_worse_than_chunks or evaluation.is_worse_on_short_texts
+    return evaluation.is_recovered and not is_worse
 
 
-def short_text_finding(evaluation: Evaluation) -> str:
-    """Returns in one sentence what training changed on short texts; empty if that was not measured."""
-    if (change := evaluation.short_text_change) is None:
-        return ""
-    if evaluation.is_worse_on_short_texts:
-        verdict = "Worse on short texts"
-    elif change.points > 0 and not change.is_within_error:
-        verdict = "Better on short texts"
-    else:
-        verdict = "No clear change on short texts"
-    compared = change.compared_with("that of the base model")
-    return f"{verdict}: on rows cut to {counted(evaluation.base_positions, 'token')}, the accuracy is {compared}."
+def _verdict(change: Difference, where: str) -> str:
+    if change.is_within_error:
+        return f"Not clearly better or worse {where}"
+    return f"{'Worse' if change.is_loss else 'Better'} {where}"
 
 
 def _series(evaluation: Evaluation, parts: Literal["blocks", "positions"], x: Sequence[float]) -> list[Series]:
@@ -290,7 +284,7 @@ def _recovery_text(evaluation: Evaluation) -> str:
     last, recovered = evaluation.curve[-1], ""
     if last.recovered_at_step is not None:
         tokens = f", after {counted(last.recovered_at_tokens, 'token')}" if last.recovered_at_tokens is not None else ""
-        recovered = f" The long model reached the base model's accuracy at step {last.recovered_at_step:,}{tokens}."
+        recovered = f" The long model had first recovered at step {last.recovered_at_step:,}{tokens}."
     return (
         "Accuracy of the long model on whole held-out rows during training; the shaded area shows two standard errors. "
         "Horizontal lines show the base model: base_cut as the run measured it on its own held-out rows, base_windows "

@@ -1,6 +1,6 @@
 """The cards of released models: README.md from the files of checkpoint, base model, rows and evaluation."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from longmlm.errors import ArtifactError
 from longmlm.escaping import author_markdown, markup, single_line
 from longmlm.hubs.licences import Licence
 from longmlm.reports.card_code import Address, CodeTemplate, LoadingCode
-from longmlm.reports.evaluation import accuracy_table, explanation, short_text_finding
+from longmlm.reports.evaluation import accuracy_table, explanation, finding, is_good
 from longmlm.reports.packing import name_of, packing_table
 from longmlm.reports.pages import front_matter, render
 from longmlm.reports.tables import Table, markdown_table
@@ -35,11 +35,10 @@ PIPELINE_TASKS = {
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a checkpoint was trained, as far as known: its settings by name, seconds, and the base model's accuracy."""
+    """How a checkpoint was trained, as far as known: its settings by name, and seconds."""
 
     settings: dict[str, str] = field(default_factory=dict)
     seconds: float | None = None
-    base_cut: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +86,9 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
     accuracy = trained.exported_accuracy
     if accuracy is None:
         accuracy = evaluation.accuracy("long_after") if evaluation else trained.accuracy
-    base_cut = evaluation.accuracy("base_cut") if evaluation else training.base_cut
-    recovery = evaluation.recovery if evaluation else None
-    if recovery and accuracy is not None and base_cut is not None:
-        recovery = replace(recovery, points=accuracy - base_cut)
+    of_files = evaluation
+    if evaluation and accuracy is not None:
+        of_files = evaluation.with_accuracy("long_after", accuracy)
     tags = ["masked-lm"] + ["long-context"] * bool(facts.provenance.extension)
     text = render(
         "model_card.md",
@@ -110,9 +108,8 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
         facts=facts,
         codes={code.template: code.on_card(facts.address) for code in facts.codes},
         accuracy=accuracy,
-        base_cut=base_cut,
-        recovery=recovery,
-        short_texts=evaluation and short_text_finding(evaluation),
+        finding=of_files and finding(of_files),
+        is_good=of_files and is_good(of_files),
         explanation=evaluation and explanation(evaluation),
         accuracy_table=evaluation and markdown_table(accuracy_table(evaluation)),
         blocks_picture=BLOCKS_PICTURE,
@@ -207,7 +204,7 @@ def training_of(checkpoint: Path) -> Training:
     settings = {name: str(value) for name, value in recipe if value is not None}
     if saved.precision and settings["precision"] == "auto":
         settings["precision"] = f"{number_format(saved.precision)} (auto)"
-    return Training(settings, saved.state.training_seconds, saved.state.base_cut)
+    return Training(settings, saved.state.training_seconds)
 
 
 def datasets(rows: RowsManifest) -> list[str]:

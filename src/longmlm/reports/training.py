@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
+from longmlm.artifacts.accuracy import has_recovered, when_recovered
 from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.metrics import EvaluationMetrics, Metrics, MetricsFile, TrainingMetrics
 from longmlm.escaping import single_line
@@ -20,7 +21,8 @@ from longmlm.reports.tables import percent
 REFRESH_SECONDS = 5
 RECOVERY = (
     "Accuracy at masked tokens of held-out rows, read whole; the shaded area shows two standard errors. The horizontal "
-    "line, base_cut, is the base model on the same rows cut to its length: reaching it is recovery."
+    "line, base_cut, is the base model on the same rows cut to its length. Recovered: not below it by two standard "
+    "errors of the difference, paired by row."
 )
 ACCURACY = "Accuracy at masked tokens of held-out rows; the shaded area shows two standard errors."
 PREDICTIONS = (
@@ -121,7 +123,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
             f"{name}: step {self.step:,} of {self.num_steps:,}",
             f"{lead[0].upper()}{lead[1:]}.",
             self._finding(last),
-            None if last is None or last.recovered_at_step is None else True,
+            (last is not None and has_recovered(last.recovery)) or None,
             self._tiles(last, is_over),
             None if is_over else REFRESH_SECONDS,
         )
@@ -134,15 +136,13 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         return self.charts[size]
 
     def _finding(self, last: EvaluationMetrics | None) -> str:
-        """Returns in one sentence whether the base model's accuracy was reached."""
+        """Returns in one sentence whether the base model's accuracy is recovered."""
         if last is None or last.recovery is None:
             return ""
-        at = last.recovered_at_step
-        verdict = "Not recovered so far" if at is None else f"Recovered at step {at:,}"
+        verdict = when_recovered(last.recovery, last.recovered_at_step)
         compared = last.recovery.compared_with(f"the base model's {percent(last.base_cut)} %")
-        return (
-            f"{verdict}: at step {last.step:,} the accuracy is {percent(last.held_out.whole.accuracy)} %, {compared}."
-        )
+        reached = f"at step {last.step:,} the accuracy is {percent(last.held_out.whole.accuracy)} %"
+        return f"{verdict.capitalize()}: {reached}, {compared}."
 
     def _tiles(self, last: EvaluationMetrics | None, is_over: bool) -> list[Tile]:
         share = f"{self.step / max(1, self.num_steps):.0%}".replace("%", " %")

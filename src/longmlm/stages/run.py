@@ -24,7 +24,7 @@ from longmlm.errors import DataError, ModelError
 from longmlm.folders import write_text
 from longmlm.planning.size import planned_sizes
 from longmlm.processes import exclusive_lock
-from longmlm.reports.evaluation import outcome
+from longmlm.reports.evaluation import finding
 from longmlm.runnable import unread_notes
 from longmlm.runtime.children import run_child
 from longmlm.runtime.launch_command import launch_command, search_path
@@ -141,7 +141,7 @@ def _duration(seconds: float) -> str:
 def summary(config: ResolvedPipeline, is_released: bool = True) -> str:
     """Returns what was found in a sentence, the paths of the page and the release, and what to do next."""
     if evaluation := _evaluation(config):
-        lines = [outcome(evaluation), f"page: {result_of(config.stages['evaluate']) / PAGE_FILE}"]
+        lines = [finding(evaluation), f"page: {result_of(config.stages['evaluate']) / PAGE_FILE}"]
     else:
         measured = [
             (line.step, line.held_out.whole.accuracy) for line in MetricsFile(result_of(config.pretrain)).evaluations()

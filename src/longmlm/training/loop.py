@@ -62,11 +62,7 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     if resumed_from is None:
         _prepare_folder(task, run, None)
         new, base = TrainState(cursor=task.record.cursor), task.evaluation.baseline(heartbeat)
-        if base is not None:
-            by_source = {name: one.whole for name, one in base.sources.items()}
-            whole = {"base_cut": base.whole.accuracy, "base_cut_error": base.whole.standard_error}
-            new = replace(new, **whole, base_cut_by_source=by_source)
-        return evaluate(task, run, new, Stop())
+        return evaluate(task, run, replace(new, base=base), Stop())
     state = resumable_state(resumed_from, task.record)
     run.accelerator.print(f"resuming after step {state.step}, from {resumed_from}")
     if task.record.continuations:
@@ -179,15 +175,16 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
     finally:
         return_freed_memory()
     accuracy = held_out.whole.accuracy
-    state = state.after_evaluation(accuracy, pairs)
+    state = state.after_evaluation(held_out, pairs)
     if run.accelerator.is_main_process:
         line = EvaluationMetrics(
             step=state.step,
             tokens=state.tokens,
             held_out=held_out,
             base_cut=state.base_cut,
-            base_cut_error=state.base_cut_error,
-            base_cut_by_source=state.base_cut_by_source,
+            base_cut_error=state.base.whole.standard_error if state.base else None,
+            base_cut_by_source={name: one.whole for name, one in state.base.sources.items()} if state.base else {},
+            recovery=state.recovery,
             recovered_at_step=state.recovered_at_step,
             recovered_at_tokens=state.recovered_at_tokens,
             examples=examples,

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Difference
+from longmlm.artifacts.accuracy import when_recovered
 from longmlm.artifacts.metrics import Metrics, MetricsFile, TrainingMetrics
 from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.artifacts.rows import RowsPlan
@@ -141,7 +141,7 @@ def description(task: Task, run: Run) -> dict[str, str]:
         "environment": f"Python {python}, {libraries}",
         "processes": f"{run.accelerator.num_processes} on {device}; computing in {precision}",
         "model": f"{model.config.model_type}, {run.num_parameters / 1e6:.1f} M parameters",
-        "rows": f"{batches.description}; {task.evaluation.num_rows:,} held out",
+        "rows": f"{batches.description}; held out: {task.evaluation.description}",
         "step": f"{counted(batches.rows_per_step, 'row')}, micro-batches of {batches.rows_per_micro_batch} per process",
     }
 
@@ -156,21 +156,19 @@ def write_summary(run: Run, state: TrainState) -> str:
         is_written = artifact.read(RunSummary, path).state == state
     if not is_written:
         artifact.write(path, _summary(run, state))
-    evaluations = MetricsFile(run.folder).evaluations()
-    reached = accuracy_reached(state, evaluations[-1].recovery if evaluations else None)
+    reached = accuracy_reached(state)
     return f"{reached}; pair accuracy {state.pairs}" if state.pairs else reached
 
 
-def accuracy_reached(state: TrainState, gain: Difference | None) -> str:
-    """Returns in one line the latest accuracy, its `gain` over the base model's, and whether that was reached."""
+def accuracy_reached(state: TrainState) -> str:
+    """Returns in one line the latest accuracy, its difference from the base model's, and whether it has recovered."""
     if state.accuracy is None:
         return "held-out accuracy has not been measured yet"
     reached = f"held-out accuracy {state.accuracy:.2f} % at step {state.evaluated_at_step}"
-    if state.base_cut is None:
+    if state.recovery is None:
         return reached
-    base = f"the base model's {state.base_cut:.2f} %"
-    when = "not yet recovered" if state.recovered_at_step is None else f"recovered at step {state.recovered_at_step}"
-    return f"{reached}{f', {gain.compared_with(base)}' if gain else f'; {base}'}: {when}"
+    compared = state.recovery.compared_with(f"the base model's {state.base_cut:.2f} %")
+    return f"{reached}, {compared}: {when_recovered(state.recovery, state.recovered_at_step)}"
 
 
 def _summary(run: Run, state: TrainState) -> RunSummary:
