@@ -27,6 +27,7 @@ def ours(files: tuple[str, ...]) -> Callable[[], float]:
     recipe = PrepareRecipe(tokenizer=MODEL, sources=(Source(files=files),), row_length=512, duplicates="near")
     slices = plan_slices(recipe.sources, recipe.slice_bytes)
     job = SliceJob(recipe, load_vocabulary(MODEL), dict(enumerate(slices)), folder)
+    job.unfinished_folder.mkdir()
 
     def survey() -> float:
         for number in job.slices:

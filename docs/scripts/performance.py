@@ -26,7 +26,7 @@ TABLES = {
     "training": ("training step", "training step, slower machine", "other models"),
     "window": ("window attention",),
     "other work": (
-        *("evaluation", "start-up", "masking", "prepare", "pause of a save"),
+        *("evaluation", "start-up", "masking", "prepare", "duplicates", "pause of a save"),
         *("profile", "generated positions", "busy machine"),
     ),
 }

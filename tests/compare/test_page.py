@@ -79,7 +79,8 @@ def test_a_few_seeds_make_nothing_certain(comparison: Comparison, monkeypatch: p
 
 
 def test_the_finding_is_one_sentence(comparison: Comparison) -> None:
-    text = "better ranks first by tokens to recovery: recovered after 0.50 M tokens, plain has not recovered; after "
+    text = "better ranks first by tokens to recovery: recovered after 0.50 M tokens (4.00 ± 0.75 points "
+    text += "above base_cut), plain has not recovered (2.00 ± 0.75 points below base_cut); after "
     text += "training 40.00 %, plain 34.00 %, +6.00 ± 2.00 points (probability that it is better: 90 %)"
     assert finding(comparison) == text
     single = replace(comparison, trials=(trial("plain", 1, 2, 5, 7), trial("better", 1, 5, 5, 9)))
@@ -98,17 +99,24 @@ def test_the_finding_compares_the_seeds_that_both_have(comparison: Comparison) -
 def test_the_finding_states_both_numbers_where_they_disagree(comparison: Comparison) -> None:
     early, high = trial("better", 1, 2, 8, 8), trial("plain", 1, 2, 5, 15)
     text = finding(replace(comparison, trials=(high, early)))
-    assert text.startswith("better ranks first by tokens to recovery: recovered after 0.50 M tokens, plain has not")
+    assert text.startswith(
+        "better ranks first by tokens to recovery: recovered after 0.50 M tokens (2.00 ± 0.75 points"
+    )
+    assert "plain has not recovered (30.00 ± 0.75 points above base_cut); " in text
     assert "after training 38.00 %, plain 66.00 %, −28.00 ± 0.00 points (standard error" in text
 
 
 def test_the_finding_says_how_far_an_arm_is_from_base_cut_and_within_what_error(comparison: Comparison) -> None:
     high, low = trial("better", 1, 2, 8, 10), trial("plain", 1, 2, 5, 7)
-    sides = [replace(one, curve=tuple(replace(line, base_cut_error=0.75) for line in one.curve)) for one in (high, low)]
-    text = finding(replace(comparison, trials=tuple(sides)))
-    assert "recovered after 0.50 M tokens (10.00 ± 1.25 points above base_cut), plain has not recovered (2.00 " in text
-    assert "(2.00 ± 1.25 points below base_cut, within two standard errors); " in text
-    assert "base_cut" not in finding(replace(comparison, trials=(high, low)))
+    text = finding(replace(comparison, trials=(high, low)))
+    assert (
+        "recovered after 0.50 M tokens (10.00 ± 0.75 points above base_cut), plain has not recovered (2.00 ± " in text
+    )
+    last = replace(low.curve[-1], recovery=Difference(-2.0, 1.25))
+    text = finding(replace(comparison, trials=(high, replace(low, curve=(*low.curve[:-1], last)))))
+    assert "(2.00 ± 1.25 points below base_cut, which may be chance); " in text
+    sides = [replace(one, curve=tuple(replace(line, recovery=None) for line in one.curve)) for one in (high, low)]
+    assert "base_cut" not in finding(replace(comparison, trials=tuple(sides)))
 
 
 def test_the_finding_names_what_decided(comparison: Comparison) -> None:
@@ -117,7 +125,7 @@ def test_the_finding_names_what_decided(comparison: Comparison) -> None:
     late, early = trial("better", 1, 2, 5, 8, 8), trial("plain", 1, 2, 8, 8, 8)
     failed = FailedTrial(arm="plain", seed=2, values=early.values, reason="error: no")
     text = finding(replace(comparison, trials=(early, late), failed=(failed,)))
-    assert text.startswith("better ranks first because a trial of plain failed: recovered after 1.00 M tokens, plain ")
+    assert text.startswith("better ranks first because a trial of plain failed: recovered after 1.00 M tokens (2.00")
 
 
 def test_the_finding_says_if_the_arms_were_trained_on_different_numbers_of_tokens(comparison: Comparison) -> None:

@@ -63,7 +63,7 @@ class Reports:
             "evaluation": self.evaluation,
             "rows": rows_manifest(),
         }
-        known |= {"training": Training({"seed": "1"}, 60.0, 1.0), "licence": LICENCE, "num_positions": 512}
+        known |= {"training": Training({"seed": "1"}, 60.0), "licence": LICENCE, "num_positions": 512}
         known |= {"carried": ("pooler",), "modules": ("Pooling",), "has_onnx": True}
         return model_card(card(text), with_text(CardFacts(**{**known, **facts}), CardFacts, text))
 

@@ -36,11 +36,11 @@ COMMAND = (
 
 @dataclass(frozen=True, slots=True)
 class PipelineResult:
-    """The folders that the stages of a pipeline have written, and what the evaluation found in a sentence.
+    """The folders that the stages of a pipeline have written, and what the evaluation found, in sentences.
 
     A folder is None if the pipeline does not have its stage, or ends before it. `long_model` is the extended model
     before training, `release` the trained model that transformers loads. `is_recovered` says whether its accuracy on
-    whole rows reaches that of the base model on rows cut to the base model's length.
+    whole rows is not below that of the base model on rows cut to its length, by two standard errors.
     """
 
     rows: Path | None

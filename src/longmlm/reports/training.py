@@ -130,7 +130,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         return page(head, sections, self.made_by, self._svg)
 
     def _svg(self, chart: Chart, size: tuple[float, float]) -> str:
-        """Returns the chart as SVG, which is redrawn at most as often as browsers reload the page: it takes 0.1 s."""
+        """Returns the chart as SVG, which is redrawn at most as often as browsers reload the page."""
         if size not in self.charts:
             self.charts[size] = svg(chart, size)
         return self.charts[size]
