@@ -47,7 +47,7 @@ UNIT = (
     r"(?:%|[kMGT]i?B(?:/s)?\b|[kMGT]?FLOP|(?:million )?tokens(?:/s| per second)|[nµm]?s\b|(?:milli)?seconds?\b|"
     r"minutes?\b|hours?\b|times\b|fold\b|(?:percentage )?points\b|个?百分点|倍|毫?秒|分钟|个?小时)"
 )
-MEASURED = re.compile(rf"{NUMBER}(?: to {NUMBER})? ?{UNIT}|± ?\d[\d.]*")
+MEASURED = re.compile(rf"{NUMBER}(?: to {NUMBER})? ?{UNIT}|± ?\d[\d.]*|(?<![\d-])\d[\d,.]* of \d[\d,.]*\d\b")
 DECIMAL_CELL = re.compile(r"\| *\**[+−]?[\d,]*\.\d")
 HARMLESS = re.compile(r"95 %(?= intervals?\b)|\ba second (?=[a-z]*\b)|\d+ positions")
 

@@ -11,10 +11,6 @@ from sources import GENERATED, PAGES, ROOT, WHY, measured_text, pieces, registry
 ENTRIES = registry()
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES if path.name not in GENERATED]
 NUMBERS = re.compile(r"\d[\d,]*(?:\.\d+)?")
-LOGGED = {  # files of docs/experiments/data that were copied from a log, or belong to it
-    "recorded.json": "0010-recovery.md",
-    "summary.json": "0010-recovery.md",
-}
 
 
 def joined(text: str) -> str:
@@ -59,6 +55,7 @@ def test_no_measured_number_is_without_a_source(page: str) -> None:
         "It is three times as fast.",
         "It is 2.5 to 3.5 times as fast.",
         "It gains 1.3 points.",
+        "It lost 7 of 2,084.",
         "It reaches 37.1 ± 0.2.",
         "大约需要八分钟。",
         "速度是 2.5 倍。",
@@ -76,19 +73,20 @@ def test_other_numbers_need_none(harmless: str) -> None:
     assert [*without_source(page, f"{text_of(page)}\n\n{harmless}\n", ENTRIES)] == []
 
 
-def test_a_changed_number_is_found_in_every_page_and_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each number of each registered sentence is changed once, in the page and in the file."""
-    for entry in ENTRIES["measured"]:
-        text = measured_text(entry)
-        for match in NUMBERS.finditer(text):
-            changed = text[: match.start()] + "9" + text[match.start() :]
-            for page in entry["pages"]:
-                assert text not in joined(text_of(page)).replace(text, changed)
-        if "file" not in entry:
-            continue
-        with monkeypatch.context() as patch:
-            patch.setattr(sources, "content", lambda name: _doubled(json.loads((sources.DOCS / name).read_text())))
-            assert measured_text(entry) != text or "ratio" in text
+def test_a_number_that_is_changed_in_a_page_is_found() -> None:
+    page = "docs/performance.md"
+    text = text_of(page)
+    assert "37 % attention" in text
+    found = [*without_source(page, text.replace("37 % attention", "38 % attention"), ENTRIES)]
+    assert [one for one in found if one.endswith(" 38 %")]
+
+
+@pytest.mark.parametrize("entry", [one for one in ENTRIES["measured"] if "file" in one])
+def test_a_number_that_is_changed_in_a_file_is_found(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = measured_text(entry)
+    monkeypatch.setattr(sources, "content", lambda name: _doubled(json.loads((sources.DOCS / name).read_text())))
+    after = measured_text(entry)
+    assert len(NUMBERS.findall(after)) >= len(NUMBERS.findall(before)) and after != before
 
 
 def _doubled(value: Any) -> Any:
@@ -102,25 +100,59 @@ def _doubled(value: Any) -> Any:
     return sources.Number(2 * value + 1) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-@pytest.mark.parametrize(("name", "log"), LOGGED.items())
-def test_files_that_were_copied_from_a_log_have_its_numbers(name: str, log: str) -> None:
-    text = (sources.DOCS / "experiments" / log).read_text(encoding="utf-8")
-    known = {float(number.replace(",", "")) for number in NUMBERS.findall(text)}
-    data = json.loads((sources.DOCS / "experiments" / "data" / name).read_text(encoding="utf-8"))
-    found = set(_accuracies(data))
-    assert len(found) > 10
-    assert found - known == set()
-
-
-def _accuracies(value: Any) -> list[float]:
-    """Returns the accuracies and their errors in a file, without signs."""
-    if isinstance(value, dict):
-        names = {"accuracy", "standard_error", "points", "base_cut", "long_before", "long_after", "share_percent"}
-        own = [abs(value[name]) for name in names & value.keys() if isinstance(value[name], float)]
-        return own + [number for key, one in value.items() if key != "curve" for number in _accuracies(one)]
-    return [number for one in value for number in _accuracies(one)] if isinstance(value, list) else []
-
-
 def test_pieces_of_a_page_are_its_own() -> None:
     assert "Hours are FLOP divided by 25 % of the data sheet's peak" in pieces("docs/pipelines.md", ENTRIES)
     assert "Hours are FLOP divided by 25 % of the data sheet's peak" not in pieces("docs/stages.md", ENTRIES)
+
+
+TASKS = ("hyperpartisan-frozen", "litbank", "novels", "laws")
+SCORE = re.compile(r"\|[ *]*([+−]?[\d.]+) \[([+−]?[\d.]+), ([+−]?[\d.]+)\][ *]*(?=\|)")
+
+
+def test_the_log_of_labelled_tasks_has_the_scores_of_its_file() -> None:
+    log = (sources.DOCS / "experiments" / "0009-labelled-tasks.md").read_text(encoding="utf-8")
+    study = json.loads((sources.DOCS / "experiments" / "downstream.json").read_text(encoding="utf-8"))
+    tables = [table for table in sources.TABLE.findall(log) if table.startswith("| arm | reads |")]
+    compared = 0
+    for task, table in zip(TASKS, tables, strict=True):
+        rows = {line.split(" | ")[0].removeprefix("| "): line for line in table.splitlines()[2:]}
+        assert rows.keys() == study[task]["arms"].keys()
+        for arm, line in rows.items():
+            data = study[task]["arms"][arm]
+            expected = [data["scores"][0], *data["differences"][:1]]
+            expected += [data["over_tfidf"]] if task == TASKS[0] and data.get("over_tfidf") else []
+            found = [[float(number.replace("−", "-")) for number in match] for match in SCORE.findall(line)]
+            assert len(found) == len(expected), line
+            for shown, one in zip(found, expected, strict=True):
+                assert shown == pytest.approx([one["mean"], one["low"], one["high"]], abs=0.0501), line
+                compared += 1
+    assert compared > 40
+
+
+FILES = ("recorded.json", "summary.json")
+# In the log of experiment 10, but in no file: two runs, and the trials of other recipes.
+NOT_KEPT = {
+    *("44.99", "45.16", "1.79"),
+    *("36.03", "36.11", "36.25", "35.48", "36.39", "35.74", "36.22", "34.56", "35.79", "35.96", "35.70", "35.37"),
+    "35.47",
+}
+
+
+def test_the_log_of_recovery_has_the_numbers_of_its_files() -> None:
+    data = [json.loads((sources.DOCS / "experiments" / "data" / name).read_text(encoding="utf-8")) for name in FILES]
+    known = {f"{number:.{places}f}" for number in _all_numbers(data) for places in (1, 2)}
+    known |= {f"{number / 1e6:.2f}" for number in _all_numbers(data)}
+    log = (sources.DOCS / "experiments" / "0010-recovery.md").read_text(encoding="utf-8")
+    shown = {
+        number for table in sources.TABLE.findall(log) for number in re.findall(r"(?<![\w.,-])\d+\.\d+(?!\w)", table)
+    }
+    assert len(shown) > 100
+    assert shown - known == NOT_KEPT
+
+
+def _all_numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [number for one in value.values() for number in _all_numbers(one)]
+    if isinstance(value, list):
+        return [number for one in value for number in _all_numbers(one)]
+    return [abs(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
