@@ -109,6 +109,13 @@ def test_masks_are_the_same_at_every_call_and_for_every_model(frozen: FrozenRows
     assert differing > len(frozen.row_ids) / 2
 
 
+def test_rows_that_are_held_out_and_those_that_are_measured_are_both_counted(frozen: FrozenRows) -> None:
+    all_rows = f"{len(frozen.rows):,} rows"
+    assert len(frozen.rows) > 7
+    for max_rows, expected in ((7, f"{all_rows}, of which 7 are measured"), (10_000, all_rows), (None, all_rows)):
+        assert replace(frozen, settings=HeldOut(max_rows=max_rows)).description == expected
+
+
 @pytest.mark.parametrize("max_rows", [1, 7, 50, 10_000, None])
 def test_rows_that_are_evaluated_are_spread_evenly(frozen: FrozenRows, max_rows: int | None) -> None:
     num_rows = len(frozen.rows)

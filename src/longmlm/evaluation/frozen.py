@@ -41,6 +41,12 @@ class FrozenRows:
         return [index * len(self.rows) // num_rows for index in range(num_rows)]
 
     @property
+    def description(self) -> str:
+        """How many rows are held out and, if not all are measured, how many of them are."""
+        held_out, num_rows = counted(len(self.rows), "row"), len(self.row_ids)
+        return held_out if num_rows == len(self.rows) else f"{held_out}, of which {num_rows:,} are measured"
+
+    @property
     def places_by_source(self) -> dict[str, slice]:
         """Where in `row_ids` the rows of each source are; empty if all rows are from one source."""
         sizes = self.rows.rows_per_source

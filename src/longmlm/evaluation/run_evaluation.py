@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from longmlm.artifacts.accuracy import FilledMask, Measured, PairAccuracy
 from longmlm.artifacts.provenance import ModelSource
 from longmlm.artifacts.run import TrainState
-from longmlm.errors import TrainingError, counted
+from longmlm.errors import TrainingError
 from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, Viewer, check_predicts, viewer_of, whole
 from longmlm.evaluation.measure import Subject, measure_pairs, tallies
@@ -38,12 +38,6 @@ class RunEvaluation:
     def num_rows(self) -> int:
         """The number of held-out rows that are measured."""
         return len(self.frozen.row_ids)
-
-    @property
-    def description(self) -> str:
-        """How many rows are held out, and how many of them are measured."""
-        held_out, num_rows = counted(len(self.frozen.rows), "row"), len(self.frozen.row_ids)
-        return held_out if num_rows == len(self.frozen.rows) else f"{held_out}, of which {num_rows:,} are measured"
 
     def baseline(self, between_rows: Callable[[], None]) -> Measured | None:
         """Returns the accuracy to recover; None, after printing the reason, when the base model is not available.

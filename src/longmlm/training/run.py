@@ -141,7 +141,7 @@ def description(task: Task, run: Run) -> dict[str, str]:
         "environment": f"Python {python}, {libraries}",
         "processes": f"{run.accelerator.num_processes} on {device}; computing in {precision}",
         "model": f"{model.config.model_type}, {run.num_parameters / 1e6:.1f} M parameters",
-        "rows": f"{batches.description}; held out: {task.evaluation.description}",
+        "rows": f"{batches.description}; held out: {task.evaluation.frozen.description}",
         "step": f"{counted(batches.rows_per_step, 'row')}, micro-batches of {batches.rows_per_micro_batch} per process",
     }
 
