@@ -1,7 +1,7 @@
 """Where the measured numbers of the pages come from: python docs/scripts/sources.py lists those without a source.
 
-A number is measured if it has a unit of measurement (%, MB/s, seconds, times, points ...), an error (±), or opens the
-cell of a table and has decimals. Its source is one of these:
+A number is measured if it has a unit of measurement (%, MB/s, seconds, times, points ...), an error (±) or decimals, or
+is a count of others (7 of 90). Its source is one of these:
 
 - a table that a program fills, between `<!-- table: NAME -->` and `<!-- end -->`, or a figure of scripts/figures.py;
 - a `[[measured]]` entry of docs/sources.toml: `text` is a piece of the page, written as an f-string over `d`, the
@@ -47,9 +47,15 @@ UNIT = (
     r"(?:%|[kMGT]i?B(?:/s)?\b|[kMGT]?FLOP|(?:million )?tokens(?:/s| per second)|[nµm]?s\b|(?:milli)?seconds?\b|"
     r"minutes?\b|hours?\b|times\b|fold\b|(?:percentage )?points\b|个?百分点|倍|毫?秒|分钟|个?小时)"
 )
-MEASURED = re.compile(rf"{NUMBER}(?: to {NUMBER})? ?{UNIT}|± ?\d[\d.]*|(?<![\d-])\d[\d,.]* of \d[\d,.]*\d\b")
+DECIMAL = r"(?<![\w.,/-])\d[\d,]*\.\d+(?!\w|\.\d)"
+MEASURED = re.compile(
+    rf"{NUMBER}(?: to {NUMBER})? ?{UNIT}|± ?\d[\d.]*|(?<![\d-])\d[\d,.]* of \d[\d,.]*\d\b|{DECIMAL}", re.IGNORECASE
+)
 DECIMAL_CELL = re.compile(r"\| *\**[+−]?[\d,]*\.\d")
-HARMLESS = re.compile(r"95 %(?= intervals?\b)|\ba second (?=[a-z]*\b)|\d+ positions")
+NAMES = "Python|torch|transformers|accelerate|Apache|CC BY-SA|dropout"  # with a version, or a probability
+HARMLESS = re.compile(
+    rf"95 %(?= intervals?\b)|\ba second (?=[a-z]*\b)|\b(?:{NAMES}) [\d.]*\d(?: (?:to|至) [\d.]*\d)?", re.IGNORECASE
+)
 
 
 class Number(float):

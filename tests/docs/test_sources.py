@@ -56,6 +56,7 @@ def test_no_measured_number_is_without_a_source(page: str) -> None:
         "It is 2.5 to 3.5 times as fast.",
         "It gains 1.3 points.",
         "It lost 7 of 2,084.",
+        "A loss of 3.14 nats.",
         "It reaches 37.1 ± 0.2.",
         "大约需要八分钟。",
         "速度是 2.5 倍。",
