@@ -234,14 +234,8 @@ def _of_lengths() -> list[str]:
         f"{at_4096['fitted']['accuracy']:.1f} of {at_4096['base_windows']['accuracy']:.1f} %",
         f"{_signed(minilm['long_after'] - minilm['base_windows'])} points",
         f"{_points(_gain('long_after', 'base_windows'))} points",
-        f"both have {_same(MINILM, CHINESE)} is chance",
+        *{f"both have {_run(key, 'hierarchical')['long_before']} is chance" for key in (MINILM, CHINESE)},
     ]
-
-
-def _same(*models: str) -> float:
-    """Returns the accuracy before training with hierarchical positions, which these models have in common."""
-    [accuracy] = {_run(key, "hierarchical")["long_before"] for key in models}
-    return accuracy
 
 
 def _gain(view: str, other: str) -> dict[str, float]:

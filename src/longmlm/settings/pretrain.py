@@ -214,8 +214,7 @@ class PretrainRuntime:
     checkpoints_kept: int = 2
     """Newest checkpoints to keep, at least 2; the best one saved at an evaluated step is also kept."""
     stop_when_recovered: bool = False
-    """End the run once it has recovered: held-out accuracy at full length is not below the base model's by two standard
-    errors of the paired difference; at once if no more was lost."""
+    """End the run once held-out accuracy is not below the base model's by two standard errors; at once if it is not."""
 
     def __post_init__(self) -> None:
         batches = [rows for rows in (self.rows_per_micro_batch, self.rows_per_evaluation_batch) if rows is not None]
