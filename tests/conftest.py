@@ -3,6 +3,7 @@
 import gc
 import os
 import typing
+from collections.abc import Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -13,7 +14,7 @@ import jaxtyping
 import pytest
 import torch
 
-from tests.support import untrained
+from tests.support import precision, untrained
 
 
 def checked(function):
@@ -23,7 +24,16 @@ def checked(function):
 
 jaxtyping.install_import_hook("longmlm", f"{__name__}.checked")
 untrained.allow()
+precision.force()
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
+
+
+@pytest.fixture(scope="module", params=precision.said(), ids=precision.MEANINGS.get)
+def auto_precision(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What `auto` means: fp32, then bf16, or one of them if BF16 says so for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(precision.VARIABLE, request.param)
+        yield precision.MEANINGS[request.param]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -147,6 +147,20 @@ def test_the_order_of_chunks_matters_where_the_network_can_see_it(pooling: Pooli
     assert torch.allclose(one, other, atol=1e-5) == (pooling in ("mean", "attention"))
 
 
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_chunks_are_pooled_in_half_precision_on_any_cpu(pooling: Pooling, half: torch.dtype) -> None:
+    torch.manual_seed(0)
+    network, chunks = ChunkPooling(pooling, 16, 2).eval(), torch.randn(2, 4, 16, requires_grad=True)
+    is_chunk = torch.tensor([[True] * 4, [True] * 3 + [False]])
+    exact = network(chunks, is_chunk)
+    with torch.autocast("cpu", half):
+        rounded = network(chunks, is_chunk)
+    torch.testing.assert_close(rounded.float(), exact, rtol=0, atol=0.1)
+    rounded.float().square().sum().backward()
+    assert all(one.grad.isfinite().all() for one in (chunks, *network.parameters()))
+
+
 def test_a_chunk_model_of_any_family_is_made(encoder: Path) -> None:
     loaded = loaded_arm(encoder, reads="chunks", pooling="attention")
     assert logits_of(loaded, examples(CHUNKED)).shape == (4, 3)

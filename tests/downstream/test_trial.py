@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -17,6 +18,8 @@ from transformers import (
     pipeline,
 )
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.fine_tuned import FineTuned
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.downstream import arm_model, models, tuning
 from longmlm.downstream.arm_model import load_arm_model
@@ -25,13 +28,13 @@ from longmlm.downstream.documents import read_labelled
 from longmlm.downstream.folds import fold_of
 from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.scores import main_score
-from longmlm.downstream.settings import Arm, FinetuneRuntime
+from longmlm.downstream.settings import Arm, FinetuneRuntime, Tuning
 from longmlm.errors import DataError, ModelError
 from longmlm.folders import verify
 from longmlm.hubs.model_files import model_sha256
 from longmlm.model.architecture import set_dropout
 from longmlm.model.loading import LoadedModel
-from longmlm.settings.pretrain import Tracker
+from longmlm.settings.pretrain import ComputePrecision, Tracker
 from tests.downstream.finetuning import LENGTH, Run, accuracy_of, labelling, model, result_of, run, settings
 from tests.downstream.labelled import CUES, separable_file
 
@@ -78,6 +81,32 @@ def test_spans_are_learnt_in_windows_and_predicted_as_the_released_pipeline_does
     assert len(find.tokenizer(text, truncation=False)["input_ids"]) > LENGTH == find.tokenizer.model_max_length
     found = [LabelledSpan(one["start"], one["end"], one["entity_group"]) for one in find(text)]
     assert tuple(found) == longest.predicted_spans != ()
+
+
+@pytest.mark.parametrize(
+    "arm", [{}, {"reads": "chunks", "length": 12, "pooling": "lstm"}, {"reads": "last", "frozen": True}]
+)
+def test_by_default_a_trial_trains_in_what_auto_means_whatever_is_exported_for_accelerate(
+    settings: TrialConfig,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    auto_precision: ComputePrecision,
+    arm: dict[str, object],
+) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", {"no": "bf16", "bf16": "no"}[auto_precision])
+    computed_in, forward = set(), torch.nn.Linear.forward
+
+    def observed(layer: torch.nn.Linear, states: Tensor) -> Tensor:
+        computed = forward(layer, states)
+        if layer.training and torch.is_grad_enabled():
+            computed_in.add(computed.dtype)
+        return computed
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", observed)
+    by_default = replace(settings.recipe, precision=Tuning().precision)
+    folder = run(replace(settings, arm=replace(settings.arm, **arm), num_epochs=1, recipe=by_default))
+    assert computed_in == {{"no": torch.float32, "bf16": torch.bfloat16}[auto_precision]}
+    assert f"| precision | {auto_precision} |" in artifact.read(FineTuned, folder / FineTuned.FILE).training
 
 
 def test_spans_beyond_the_length_are_not_found(labelling: TrialConfig, run: Run) -> None:

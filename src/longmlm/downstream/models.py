@@ -95,8 +95,9 @@ class ChunkPooling(nn.Module):
                 return seen.masked_fill(~is_chunk[..., None], -torch.inf).amax(1)
             case "lstm":
                 lengths = is_chunk.sum(1).cpu()
-                packed = pack_padded_sequence(chunks, lengths, batch_first=True, enforce_sorted=False)
-                last: Tensor = self.network(packed)[1][0]  # (directions, documents, width / 2)
+                packed = pack_padded_sequence(chunks.float(), lengths, batch_first=True, enforce_sorted=False)
+                with torch.autocast(chunks.device.type, enabled=False):  # a CPU may have no LSTM in half precision
+                    last: Tensor = self.network(packed)[1][0]  # (directions, documents, width / 2)
                 return torch.cat([*last], dim=-1)
             case "mean" | "attention":
                 if self.kind == "attention":

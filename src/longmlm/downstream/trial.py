@@ -81,8 +81,10 @@ def _check_unchanged(config: TrialConfig, corpus: LabelledCorpus) -> None:
 def _set_environment(folder: Path, tracking: Tracker) -> None:
     """Hides all GPUs but the first, and says what transformers' trackers log where; must run before torch is imported.
 
-    Weights & Biases is offline without a login, and records neither code nor what is printed.
+    Weights & Biases is offline without a login, and records neither code nor what is printed. A precision that was
+    exported for Accelerate does not replace that of the settings.
     """
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "no"  # transformers reads it unless bf16 or fp16 is set
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     os.environ |= {"TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard"), "WANDB_DIR": str(folder)}
     os.environ |= {"WANDB_PROJECT": tracking.project, "WANDB_CONSOLE": "off"}

@@ -116,6 +116,7 @@ def _arguments(folder: Path, config: TrialConfig, precision: ComputePrecision) -
         gradient_accumulation_steps=recipe.documents_per_step // size,
         warmup_steps=WARMUP,
         weight_decay=WEIGHT_DECAY,
+        use_cpu=not torch.cuda.is_available(),  # without it, bf16 is refused where there is no GPU
         bf16=precision == "bf16",
         fp16=precision == "fp16",
         seed=config.seed % 2**32,
