@@ -28,7 +28,7 @@ precision.force()
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 
 
-@pytest.fixture(scope="module", params=precision.said(), ids=precision.MEANINGS.get)
+@pytest.fixture(scope="module", params=precision.said(*precision.MEANINGS), ids=precision.MEANINGS.get)
 def auto_precision(request: pytest.FixtureRequest) -> Iterator[str]:
     """What `auto` means: fp32, then bf16, or one of them if BF16 says so for all tests."""
     with pytest.MonkeyPatch.context() as patch:

@@ -31,7 +31,7 @@ from tests.support.training import SOURCES
 
 RELEASED = {
     "pretrain.recipe.num_steps": 2,
-    "evaluate": {"recipe": {"held_out": {"max_rows": 8}}},
+    "evaluate": {"recipe": {"precision": "no", "held_out": {"max_rows": 8}}},
     "release": {"recipe": {"allow_unrecovered": True, "allow_worse_short_texts": True}},
 }
 SCRIPT = """

@@ -60,10 +60,12 @@ held_out_fraction = 0.25
 [pretrain.recipe]
 num_steps = 4
 batch_tokens = 320
+precision = "no"
 held_out.max_rows = 8
 [pretrain.runtime]
 num_threads = 1
 [evaluate.recipe]
+precision = "no"
 held_out.max_rows = 8
 [release.recipe]
 allow_unrecovered = true

@@ -31,7 +31,7 @@ from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_folder
 
 
 @pytest.fixture
-def planned(world: World, tmp_path, monkeypatch, capsys):
+def planned(world: World, auto_precision, tmp_path, monkeypatch, capsys):
     """Plans the world's pipeline with these options; returns kind and text of each line by subject."""
     monkeypatch.setattr(stage, "cpu_tokens_per_second", lambda *_: 1000.0)
     monkeypatch.setattr(stage, "free_memory_bytes", lambda: 10**10)
@@ -247,7 +247,7 @@ def test_too_little_disk_is_said_with_the_numbers_and_the_remedy(planned, monkey
     assert re.search(r"the results in .*/out need about [\d.]+ GB more \(.*\), 0.00 GB are free: free some space", text)
 
 
-def test_a_model_from_scratch_is_planned_from_its_architecture(monkeypatch, capsys):
+def test_a_model_from_scratch_is_planned_from_its_architecture(auto_precision, monkeypatch, capsys):
     monkeypatch.setattr(stage, "cpu_tokens_per_second", lambda *_: 1000.0)
     plan(parse(PlanConfig, ["roberta-mini"]))
     printed = capsys.readouterr().out

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import precision
 from tests.support.commands import Command, command
 from tests.support.pages import ROOT, Page
 from tests.support.walkthrough import walk_through
@@ -35,7 +36,8 @@ def run(command: Command, capsys: pytest.CaptureFixture[str]):
     return run
 
 
-def test_tutorial(tmp_path: Path, run) -> None:
+@pytest.mark.parametrize("auto_precision", precision.said("0"), indirect=True)  # minutes where bf16 is emulated
+def test_tutorial(tmp_path: Path, run, auto_precision) -> None:
     page = Page(ROOT / "docs" / "tutorial.md")
     outputs = walk_through(page, tmp_path, run)
     assert "held_out_fraction = 0.3" in (tmp_path / "small.toml").read_text()

@@ -5,7 +5,7 @@ the result would depend on the machine.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from tests.support.changed_imports import change_on_import
@@ -21,9 +21,9 @@ def force() -> None:
     change_on_import(MODULE, _ask_the_variable)
 
 
-def said() -> list[str]:
-    """Returns the values of the variable that tests run with."""
-    return [os.environ[VARIABLE]] if VARIABLE in os.environ else list(MEANINGS)
+def said(*default: str) -> Sequence[str]:
+    """Returns the values of the variable that a test runs with: the one that is set, or else the default ones."""
+    return [os.environ[VARIABLE]] if VARIABLE in os.environ else default
 
 
 def _ask_the_variable(module: ModuleType) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from longmlm.errors import CheckpointError
-from longmlm.training import checkpoint
 from longmlm.training.run_folder import checkpoint_folder, read_state
+from tests.support import precision
 from tests.support.training import assert_same_model, losses, train_until, with_recipe
 
 
@@ -16,8 +16,7 @@ def machine(monkeypatch):
     """Makes `auto` mean bf16 on this machine, or fp32."""
 
     def set_up(has_bf16: bool) -> None:
-        available = "bf16" if has_bf16 else "no"
-        monkeypatch.setattr(checkpoint, "resolved_precision", lambda name: available if name == "auto" else name)
+        monkeypatch.setenv(precision.VARIABLE, "1" if has_bf16 else "0")
 
     return set_up
 

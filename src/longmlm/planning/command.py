@@ -58,14 +58,14 @@ def plan(config: PlanConfig) -> None:
     corpus, rows = planned_rows(config, vocabulary)
     check_terms(config)
     check_base(config)
-    precision = resolved_precision(recipe.precision)
-    if config.gpu and recipe.precision == "auto":
+    precision = recipe.precision
+    if config.gpu and precision == "auto":
         precision = "bf16" if (gpu := gpu_of(config.gpu)) is None or gpu.has_bf16 else "no"
     row_length = config.prepare.recipe.row_length
     work = Work(
         row_length=row_length,
         selected_fraction=recipe.masking.selected_fraction,
-        is_half=precision != "no",
+        is_half=resolved_precision(precision) != "no",
         is_checkpointed=runtime.activation_checkpointing,
         has_gpu=bool(config.gpu) or torch.cuda.is_available(),
         document_length=document_length(rows.document_lengths, row_length) if recipe.isolate_documents else None,
