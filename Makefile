@@ -44,7 +44,7 @@ check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	mkdocs build --strict --quiet
 	pytest -q tests/architecture/test_configs.py tests/docs
 
-test: $(STAMP) ## run the fast tests: minutes
+test: $(STAMP) ## run the fast tests: minutes; with BF16=1 or BF16=0, as on a CPU with bf16 or without
 	pytest -m 'not slow' --ignore tests/processes --numprocesses auto --maxprocesses 4 $(BY_FILE)
 
 test-processes: $(STAMP) ## run the tests that start processes: minutes

@@ -29,6 +29,8 @@ SHORT = (
     "2",
     "--pretrain.recipe.batch-tokens",
     "320",
+    "--pretrain.recipe.precision",
+    "no",
     "--pretrain.runtime.num-threads",
     "1",
 )
@@ -157,6 +159,8 @@ def test_the_file_of_a_bert_runs_to_its_release(folder: Path, command: Callable[
         "--release.recipe.allow-unrecovered",
         "--evaluate.recipe.held-out.max-rows",
         8,
+        "--evaluate.recipe.precision",
+        "no",
     )
     assert (folder / "out/mine/release/model.safetensors").is_file()
     assert (folder / "out/mine/evaluation" / Evaluation.FILE).is_file()
@@ -180,6 +184,8 @@ def test_the_two_files_of_a_sentence_encoder_run_to_their_releases(folder: Path,
         "--release.recipe.allow-unrecovered",
         "--evaluate.recipe.held-out.max-rows",
         8,
+        "--evaluate.recipe.precision",
+        "no",
     )
     assert (folder / "out/mine-40/release/1_Pooling/config.json").is_file()
 

@@ -26,6 +26,7 @@ from longmlm.pipeline_files import pipeline_file
 from longmlm.settings.pipeline import Pipeline
 from longmlm.settings.shipped import SHIPPED
 from setup import description
+from tests.support import precision
 from tests.support.pages import Page
 from tests.support.tiny import demo_texts, tiny_folder
 from tests.support.training import CHILDREN, ROOT
@@ -55,11 +56,12 @@ class Installed:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of its user; only CHILDREN of the tree is on its path."""
+        """The environment of its user; only CHILDREN of the tree is on its path. Unless BF16 is set, auto is fp32."""
         hidden = ("PYTHONPATH", "VIRTUAL_ENV", "LONGMLM", "TRANSFORMERS_VERBOSITY")
         shown = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
         shown |= {"PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"}
-        return shown | {"OMP_NUM_THREADS": "1", "PYTHONPATH": CHILDREN}
+        (has_bf16,) = precision.said("0")
+        return shown | {"OMP_NUM_THREADS": "1", "PYTHONPATH": CHILDREN, precision.VARIABLE: has_bf16}
 
     def run(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         """Runs a command of the environment in a folder."""
