@@ -3,12 +3,14 @@
 import os
 import sys
 
+from longmlm.runtime.registration import register
 from longmlm.runtime.signals import StopSignalError, exit_at_once
 
 
 def main(stage: str | None = None) -> None:
     """Runs the command line, or `stage` with its arguments."""
     exit_at_once()
+    register()
     from longmlm.cli import main as command_line
 
     try:

@@ -94,6 +94,8 @@ def main(stage: str | None = None) -> None:
     with user_errors():
         with _exit_on_closed_pipe():
             command = stage or _command(arguments)
+            if command != "pretrain":  # no launcher starts several processes of any other command
+                os.environ.pop("LOCAL_RANK", None)
             if command in OTHERS:
                 _print(command, arguments)
                 return

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from longmlm.errors import ConfigError, system_error
 from longmlm.options import Option, given_options, options_of, sections
-from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
+from longmlm.processes import MPI, is_launched
+from longmlm.runtime.registration import has_parent
 from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, RunConfig, absent_stages, disagreements, stage_tables
@@ -146,7 +147,7 @@ def resolved_pipeline(tables: Table) -> ResolvedPipeline:
 
 def _note_launch(launch: object, paths: Sequence[Path]) -> None:
     """Prints how to start the processes of a pipeline's launch, unless a launcher has started this one."""
-    if launch is not None and not os.environ.keys() & {*LAUNCHED, *LAUNCHER_VARIABLES}:
+    if launch is not None and not (is_launched() or has_parent() or os.environ.keys() & MPI.keys()):
         files = " ".join(map(str, paths))
         print(
             f"note: launch = {launch!r} is only used by longmlm run; this command trains in a single process. To start "

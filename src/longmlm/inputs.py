@@ -201,8 +201,7 @@ def _check_rows(name: str, splits: Collection[Split]) -> RowsManifest | None:
 def _check_pretrain(config: PretrainConfig) -> None:
     check_writable(Path(config.run))
     check_installed(config.tracking.tracker)
-    if (started := num_started_processes()) is not None:
-        check_num_processes(started, config.runtime.num_processes)
+    check_num_processes(num_started_processes(), config.runtime.num_processes)
     manifest = _check_rows(config.rows, SPLITS)
     if manifest:
         mixture_of(config.recipe.weights, manifest.sources("train"))

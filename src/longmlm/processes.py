@@ -3,12 +3,13 @@
 import ctypes
 import errno
 import fcntl
+import math
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -23,12 +24,20 @@ Result = TypeVar("Result")
 
 # What flock answers on Lustre without the flock option, on some FUSE and 9p mounts, and on NFS for a folder (EBADF).
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
-# Set by accelerate launch or MPI, which may not set WORLD_SIZE.
 LAUNCHED = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun and DeepSpeed set them all
+MPI = {"PMI_SIZE": "PMI_RANK", **{f"{mpi}_COMM_WORLD_SIZE": f"{mpi}_COMM_WORLD_RANK" for mpi in ("OMPI", "MV2")}}
+RANKS = {  # variables with a number of processes, of which another one tells which this is, as Accelerate reads them
+    "WORLD_SIZE": "RANK",
+    "LOCAL_WORLD_SIZE": "LOCAL_RANK",
+    "MPI_LOCALNRANKS": "MPI_LOCALRANKID",
+    **MPI,
+    **{f"{mpi}_COMM_WORLD_LOCAL_SIZE": f"{mpi}_COMM_WORLD_LOCAL_RANK" for mpi in ("OMPI", "MV2")},
+}
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # set by torchrun and by accelerate launch with several processes
 DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
+MAX_PORT = 65535
 FIRST_PROCESS_SECONDS = 20.0  # in which the first process of a machine may report the same error
 ERROR_FILE = "LONGMLM_ERROR_FILE"  # names a file to which processes append the errors that they print
-LAUNCHER_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
 def end_with_parent(number: int) -> None:
@@ -75,15 +84,15 @@ def overlapping(
     return block
 
 
-def num_started_processes() -> int | None:
-    """Returns how many processes the launcher started; None if only Accelerate can tell.
-
-    Raises TrainingError as `check_launched` does.
-    """
+def num_started_processes() -> int:
+    """Returns how many processes the launcher started, 1 without one; raises TrainingError as `check_launched` does."""
     check_launched()
-    if "WORLD_SIZE" in os.environ:
-        return int(os.environ["WORLD_SIZE"])
-    return None if os.environ.keys() & set(LAUNCHER_VARIABLES) else 1
+    return next((int(os.environ[name]) for name in ("WORLD_SIZE", *MPI) if name in os.environ), 1)
+
+
+def is_launched() -> bool:
+    """Returns whether a launcher says which of the processes of a machine this one is, as Accelerate reads it."""
+    return os.environ.get("LOCAL_RANK", "-1") != "-1"
 
 
 def check_launched() -> None:
@@ -128,19 +137,34 @@ def fail(message: str, is_rank_local: bool = False) -> None:
 
 def _launch_problem() -> str | None:
     """Returns what shows that no launcher, such as torchrun, set the variables that it sets; None if all is well."""
-    given = {name: os.environ[name] for name in LAUNCHED if name in os.environ}
-    for name in (name for name in given if name != "MASTER_ADDR"):
-        if not given[name].isdecimal() and (name, given[name]) != ("LOCAL_RANK", "-1"):
-            return f"{name} = {given[name]!r} in the environment is not a number"
-    local_rank, world_size = given.get("LOCAL_RANK", "-1"), given.get("WORLD_SIZE", "1")
-    if local_rank != "-1" and (missing := [name for name in LAUNCHED if name not in given]):
-        return f"LOCAL_RANK is set in the environment, but {missing[0]} is not"
-    for name in ("RANK", "LOCAL_RANK"):
-        if local_rank != "-1" and int(given[name]) >= int(world_size):
-            return f"{name} = {given[name]} in the environment, but WORLD_SIZE is {world_size}"
-    is_launched = local_rank != "-1" or os.environ.keys() & set(LAUNCHER_VARIABLES[1:])
-    if os.environ.get(DEEPSPEED, "").lower() == "true" and not is_launched:
+    numbers: dict[str, int] = {}
+    for name in ("MASTER_PORT", *RANKS, *RANKS.values()):
+        value, lowest = os.environ.get(name), int(name in RANKS)
+        if value is None or (name == "LOCAL_RANK" and not is_launched()):
+            continue
+        if not value.isdecimal() or int(value) < lowest or (name == "MASTER_PORT" and int(value) > MAX_PORT):
+            return f"{name} = {value!r} in the environment is not a number from {lowest} on"
+        numbers[name] = int(value)
+    if not is_launched() and os.environ.get(DEEPSPEED, "").lower() == "true":
         return f"{DEEPSPEED} is set in the environment, but no launcher started this process"
+    marks = [name for name in (*MPI, "WORLD_SIZE") if numbers.get(name, 1) > 1]
+    if is_launched() or os.environ.get(AGENT_STORE) == str(True):
+        marks = ["LOCAL_RANK" if is_launched() else AGENT_STORE]
+    return _contradiction(marks[0], numbers) if marks else None
+
+
+def _contradiction(mark: str, numbers: Mapping[str, int]) -> str | None:
+    """Returns what is missing beside a variable that only launchers set, or which of their numbers contradict."""
+    needed = ("MASTER_ADDR", MPI[mark]) if mark in MPI else LAUNCHED
+    for name in needed:
+        if os.environ.get(name, "-1") in ("", "-1"):
+            return f"{mark} is set in the environment, but {name} is not"
+    for size, rank in (*RANKS.items(), ("WORLD_SIZE", "LOCAL_RANK")):
+        if numbers.get(rank, 0) >= numbers.get(size, math.inf):
+            return f"{rank} = {numbers[rank]} in the environment, but {size} is {numbers[size]}"
+    for name, own in ((mark, "WORLD_SIZE"), (MPI[mark], "RANK")) if mark in MPI else ():  # Accelerate takes the second
+        if numbers.get(own, numbers[name]) != numbers[name]:
+            return f"{name} = {numbers[name]} in the environment, but {own} is {numbers[own]}"
     return None
 
 

@@ -20,6 +20,7 @@ from longmlm.model.families import (
     has_pair_head,
     num_usable_positions,
 )
+from longmlm.processes import num_started_processes
 from longmlm.releasable import check_releasable
 from longmlm.runtime.launch_command import Launched, launch_command, launched, starts_deepspeed
 from longmlm.settings.evaluate import EvaluateConfig
@@ -84,6 +85,11 @@ def _check_training(config: ResolvedPipeline) -> None:
             'train: remove it, or set launch, such as "ddp"'
         )
     if config.launch is None:
+        if isinstance(config, RunConfig) and num_started_processes() > 1:
+            raise ConfigError(
+                "a launcher's variables are in the environment, such as WORLD_SIZE, but longmlm run starts training by "
+                'itself: start it without a launcher and set launch, such as "ddp", or unset them'
+            )
         return
     if config.pretrain.recipe.precision == "fp16" and starts_deepspeed(config.launch):
         raise ConfigError(

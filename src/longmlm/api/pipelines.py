@@ -5,8 +5,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -114,7 +115,7 @@ def _execute(config: RunConfig) -> None:
     options = [] if config.more_steps is None else ["--more-steps", str(config.more_steps)]
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # the command's output follows what was printed before
-    with tempfile.TemporaryDirectory() as folder:
+    with _sigterm_at_end() as started, tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "errors.txt"
         with subprocess.Popen(
             [*COMMAND, *options],
@@ -124,6 +125,7 @@ def _execute(config: RunConfig) -> None:
             process_group=0,  # Ctrl-C reaches this process only, which passes it on
             preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - it makes one system call
         ) as child:
+            started.append(child)
             assert child.stdin
             with suppress(BrokenPipeError), child.stdin as settings:
                 settings.write(text)
@@ -143,9 +145,38 @@ def _wait(child: subprocess.Popen[str]) -> int:
         except KeyboardInterrupt as error:
             interrupted = error
             child.send_signal(signal.SIGINT)
+        except BaseException:  # raised by a handler of the caller: what it leaves waits for the command
+            child.terminate()
+            raise
     if interrupted:
         raise interrupted
     return code
+
+
+@contextmanager
+def _sigterm_at_end() -> Iterator[list[subprocess.Popen[str]]]:
+    """Passes SIGTERM on to the commands that the block adds; it takes effect on this process after the block.
+
+    At once, it would end a job or a container before training has saved. A handler of the caller stays.
+    """
+    started: list[subprocess.Popen[str]] = []
+    received: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        received.append(number)
+        for child in started:
+            child.terminate()
+
+    is_main, before = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGTERM)
+    if is_main:  # no other thread can set a handler
+        signal.signal(signal.SIGTERM, pass_on if before == signal.SIG_DFL else before)
+    try:
+        yield started
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, before)
+    if received:
+        signal.raise_signal(signal.SIGTERM)  # which the first process of a container ignores
 
 
 def _ending(config: ResolvedPipeline, code: int) -> str:

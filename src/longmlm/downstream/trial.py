@@ -23,7 +23,7 @@ from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.scores import predictions_of
 from longmlm.errors import DataError, naming
 from longmlm.hubs.model_files import model_sha256
-from longmlm.processes import exclusive_lock, user_errors
+from longmlm.processes import LAUNCHED, RANKS, exclusive_lock, user_errors
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.runtime.trials import TRIAL
 from longmlm.settings.pretrain import Tracker
@@ -79,13 +79,15 @@ def _check_unchanged(config: TrialConfig, corpus: LabelledCorpus) -> None:
 
 
 def _set_environment(folder: Path, tracking: Tracker) -> None:
-    """Hides all GPUs but the first, and says what transformers' trackers log where; must run before torch is imported.
+    """Hides other GPUs and ranks, and says what transformers' trackers log where; must run before torch is imported.
 
     Weights & Biases is offline without a login, and records neither code nor what is printed. A precision that was
     exported for Accelerate does not replace that of the settings.
     """
     os.environ["ACCELERATE_MIXED_PRECISION"] = "no"  # transformers reads it unless bf16 or fp16 is set
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    for name in (*LAUNCHED, *RANKS):
+        os.environ.pop(name, None)
     os.environ |= {"TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard"), "WANDB_DIR": str(folder)}
     os.environ |= {"WANDB_PROJECT": tracking.project, "WANDB_CONSOLE": "off"}
     os.environ |= dict.fromkeys(("WANDB_DISABLE_CODE", "WANDB_DISABLE_GIT", "WANDB_SILENT"), "true")

@@ -5,16 +5,17 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
 import psutil
 
 from longmlm.processes import adopt_orphans, end_with_parent
-from longmlm.runtime.signals import CHILD_VARIABLE, Stop, report, stop_on_signal
+from longmlm.runtime.registration import PARENT_VARIABLE, Registry
+from longmlm.runtime.signals import Stop, report, stop_on_signal
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
 SECONDS_TO_END = 1.0  # most killed processes need milliseconds
 
 
@@ -26,63 +27,53 @@ def run_child(
 ) -> tuple[int, str]:
     """Runs a command to its end; returns its exit code, and the name of the signal that stopped it, empty if none did.
 
-    The first stop signal is passed on as SIGTERM, to the workers if the command is a launcher. `answer` is printed if
-    the command's output goes to the file `log`. A second SIGINT kills the command and all processes that it started.
+    The first stop signal is passed on as SIGTERM. `answer` is printed if the command's output goes to the file `log`.
+    A second SIGINT kills the command and all processes that it started.
     """
     adopt_orphans()
     with (
+        closing(Registry()) as registered,
         stop_on_signal(answer, kill_descendants) as stop,
         log.open("ab") if log else nullcontext() as output,
         subprocess.Popen(
             command,
-            env={**environment, CHILD_VARIABLE: "1"},
+            env={**environment, PARENT_VARIABLE: registered.name},
             stdout=output,
             stderr=output,
             process_group=0,  # Ctrl-C reaches this process only, which passes it on once
             preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - it makes one system call
         ) as child,
     ):
-        code = _wait(child, stop, command)
+        code = _wait(child, stop, registered)
     return code, stop.signal_name
 
 
-def _wait(child: subprocess.Popen, stop: Stop, command: Sequence[str]) -> int:
-    """Returns the exit code; passes a stop signal on to the child.
+def _wait(child: subprocess.Popen, stop: Stop, registered: Registry) -> int:
+    """Returns the exit code, when the child and all that have registered have ended; passes a stop signal on.
 
-    After a signal it also waits for the child's children: a launcher may exit before training has saved.
+    It goes to those that have registered, also later. A launcher gets it only if there are none, as it would print a
+    traceback over the progress bar of the processes that it started; if it ends before them, they get the signal too.
     """
-    is_passed_on = False
+    signalled: set[int] = set()
     while True:
-        with suppress(subprocess.TimeoutExpired):
-            code = child.wait(POLL_SECONDS)
-            break
-        if stop and not is_passed_on:
-            for process in _workers(child.pid, command):
-                with suppress(psutil.NoSuchProcess):
-                    process.terminate()
-            is_passed_on = True
+        code, running = child.poll(), registered.running()
+        if code is not None and not running and not (signalled and _has_orphans(child.pid)):
+            return code
+        if stop or code is not None:
+            for number in (running if running or signalled else {child.pid}) - signalled:
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGTERM)
+                signalled.add(number)
+        time.sleep(POLL_SECONDS)
+
+
+def _has_orphans(group: int) -> bool:
+    """Returns whether processes of a group still run after the one that started them has ended."""
     with suppress(ChildProcessError):
-        while is_passed_on:
-            os.waitpid(-child.pid, 0)
-    return code
-
-
-def _workers(child: int, command: Sequence[str]) -> list[psutil.Process]:
-    """Returns the worker processes of a launcher: those with the words of the command after -m; otherwise the child.
-
-    A launcher that gets the signal itself, such as torchrun, prints a traceback over the progress bar of its workers.
-    """
-    words = [*command][max(at for at, word in enumerate(command) if word == "-m") :] if "-m" in command else []
-    found: list[psutil.Process] = []
-    with suppress(psutil.NoSuchProcess):
-        launcher = psutil.Process(child)
-        for process in launcher.children(recursive=True):  # a parent comes before its children
-            with suppress(psutil.Error):
-                is_inside = any(parent in found for parent in process.parents())
-                if words and not is_inside and process.cmdline()[-len(words) :] == words:
-                    found.append(process)
-        return found or [launcher]
-    return found
+        while os.waitpid(-group, os.WNOHANG) != (0, 0):
+            pass
+        return True
+    return False
 
 
 def kill_descendants() -> None:

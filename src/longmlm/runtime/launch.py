@@ -4,10 +4,12 @@ import gc
 import os
 import resource
 import signal
+import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
+from threading import Timer
 
 import psutil
 import torch
@@ -18,10 +20,28 @@ from torch.distributed import DistError, TCPStore
 from transformers.integrations import unset_hf_deepspeed_config
 
 from longmlm.errors import TrainingError
-from longmlm.processes import check_launched, check_num_processes, end_with_parent
-from longmlm.runtime.launcher import check_launch_settings, exported_threads, launcher_settings
+from longmlm.escaping import single_line
+from longmlm.processes import (
+    AGENT_STORE,
+    LAUNCHED,
+    check_launched,
+    check_num_processes,
+    end_with_parent,
+    is_launched,
+    num_started_processes,
+)
+from longmlm.runtime.launcher import (
+    arguments_of_launcher,
+    check_launch_settings,
+    exported_threads,
+    launcher_settings,
+)
+from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.pretrain import ComputePrecision, Precision
 from longmlm.settings.shipped import LAUNCHES
+
+NOTE_SECONDS = 30.0  # processes that a launcher starts connect within these seconds, even from a slow disk
+CONNECT_SECONDS = 600.0
 
 _open_stores: list[TCPStore] = []  # a store closes when nothing refers to it
 
@@ -44,18 +64,19 @@ def launch(
     check_launched()
     check_launch_settings(precision)
     is_cpu = not torch.cuda.is_available()
-    _join_new_store()
     timeout = None if hang_seconds is None else timedelta(seconds=2 * hang_seconds)  # the watchdog comes first
     group = InitProcessGroupKwargs(backend="gloo" if is_cpu and deepspeed else None, timeout=timeout)
-    accelerator = Accelerator(
-        mixed_precision="no",  # the objective computes in the recipe's precision
-        cpu=is_cpu and deepspeed is None,
-        deepspeed_plugin=deepspeed,
-        kwargs_handlers=[group],
-    )
+    with _connecting():
+        _join_new_store()
+        accelerator = Accelerator(
+            mixed_precision="no",  # the objective computes in the recipe's precision
+            cpu=is_cpu and deepspeed is None,
+            deepspeed_plugin=deepspeed,
+            kwargs_handlers=[group],
+        )
     if deepspeed is not None:
         unset_hf_deepspeed_config()  # models are loaded in full and partitioned later
-    if "ACCELERATE_MIXED_PRECISION" in os.environ:
+    if arguments_of_launcher() is not None:
         end_with_parent(signal.SIGTERM)  # `accelerate launch` with one process does not pass a signal on
     _check_num_processes(accelerator.num_processes, num_processes)
     if is_cpu or num_threads:
@@ -63,11 +84,33 @@ def launch(
     return accelerator
 
 
+@contextmanager
+def _connecting() -> Iterator[None]:
+    """Says after a while what this process waits for in the block, where the processes of a launch connect.
+
+    It ends if they do not. Raises TrainingError if Accelerate or the network refuses.
+    """
+    given = ", ".join(f"{name} = {os.environ[name]}" for name in LAUNCHED if name in os.environ)
+    is_alone = not is_launched() and num_started_processes() == 1
+    note = (
+        f"note: waiting for the launch's other processes ({given}): if no launcher started this one, unset WORLD_SIZE"
+    )
+    timer = Timer(NOTE_SECONDS, print, [note], {"file": sys.stderr, "flush": True})
+    with nullcontext() if is_alone else watchdog(CONNECT_SECONDS, int(os.environ.get("RANK", "0"))):
+        try:
+            if not is_alone:
+                timer.start()
+            yield
+        except (DistError, ValueError) as error:
+            raise TrainingError(f"Accelerate cannot start: {single_line(str(error))} ({given})") from error
+        finally:
+            timer.cancel()
+
+
 def _check_num_processes(actual: int, required: int | None) -> None:
     """Raises TrainingError when `actual` is not what launcher and settings say."""
-    started, requested = int(os.environ.get("WORLD_SIZE", "1")), 1
-    if "WORLD_SIZE" not in os.environ:  # accelerate launch may start only one process without saying so
-        requested = next((int(setting.value) for setting in launcher_settings() if setting.name == "num_processes"), 1)
+    started = num_started_processes()
+    requested = next((int(setting.value) for setting in launcher_settings() if setting.name == "num_processes"), 1)
     if actual != started:
         raise TrainingError(
             f"{started} processes were started, but each of them counts {actual}: start them with "
@@ -81,12 +124,12 @@ def _check_num_processes(actual: int, required: int | None) -> None:
     check_num_processes(actual, required)
 
 
-def _join_new_store(seconds: float = 600) -> None:
+def _join_new_store(seconds: float = CONNECT_SECONDS) -> None:
     """Points the processes to a new store that process 0 opens; raises TrainingError when it does not.
 
     The launcher's store survives a restart, and still holds the addresses of the processes that died.
     """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    if os.environ.get(AGENT_STORE) != str(True):
         return
     host, deadline = os.environ["MASTER_ADDR"], time.monotonic() + seconds
     launcher_store = TCPStore(host, int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=seconds))
@@ -105,7 +148,7 @@ def _join_new_store(seconds: float = 600) -> None:
 
 def _local_world_size() -> int:
     """Returns the number of processes on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if is_launched() else 1
 
 
 def _fair_share_of_cores() -> int:

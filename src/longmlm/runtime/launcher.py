@@ -5,9 +5,11 @@ except for a prefix: `--mixed_precision`, `mixed_precision:`, `ACCELERATE_MIXED_
 """
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import dropwhile
 from pathlib import Path
 
 import psutil
@@ -96,19 +98,33 @@ def _rules(precision: ComputePrecision, has_gpu: bool, has_deepspeed: bool) -> t
     )
 
 
+def arguments_of_launcher() -> list[str] | None:
+    """Returns the arguments of the `accelerate launch` that started this process; None if its parent is another one.
+
+    The parent's command line is that launcher's if Python runs it there, and if it ends with the words of this process.
+    """
+    try:
+        program, *arguments = _without_interpreter(psutil.Process(os.getppid()).cmdline())
+        script, *own = _without_interpreter(sys.orig_argv)
+    except (psutil.Error, ValueError):  # ValueError: without a program, as in an interactive interpreter
+        return None
+    is_launcher = Path(program).name in LAUNCHERS and len(arguments) > len(own)
+    words = arguments[len(arguments) - len(own) - 1 :]
+    return arguments if is_launcher and [Path(words[0]).name, *words[1:]] == [Path(script).name, *own] else None
+
+
+def _without_interpreter(command: Sequence[str]) -> list[str]:
+    """Returns a command line from its script or module on."""
+    return [*dropwhile(lambda word: word.startswith("-"), command[1:])]
+
+
 def launcher_settings() -> tuple[LaunchSetting, ...]:
     """Returns the flags of the `accelerate launch` that started this process, and keys of its file that no flag sets.
 
     They are read from its command line, because it passes few of them on. Under another launcher there are none.
     """
-    try:
-        command = psutil.Process(os.getppid()).cmdline()
-    except psutil.Error:
+    if (arguments := arguments_of_launcher()) is None:
         return ()
-    starts = [index + 1 for index, word in enumerate(command) if Path(word).name in LAUNCHERS]
-    if not starts:
-        return ()
-    arguments = command[starts[0] :]
     options, _ = launch_command_parser().parse_known_args(arguments[arguments[:1] == ["launch"] :])
     flags = {name: getattr(options, name) for name in sorted(getattr(options, "nondefault", ()))}
     given = [_setting(name, value, f"--{name}", "on accelerate launch's command line") for name, value in flags.items()]
@@ -120,10 +136,10 @@ def launcher_settings() -> tuple[LaunchSetting, ...]:
 def exported_threads() -> int | None:
     """Returns the OMP_NUM_THREADS that the user exported; None if there is none.
 
-    Launchers set it for the processes that they start, so it is read from the launcher's own environment.
+    Accelerate and torchrun set it for the processes that they start, so it is read from their own environment.
     """
     environment = dict(os.environ)
-    if {"LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"} & os.environ.keys():
+    if "TORCHELASTIC_RUN_ID" in os.environ or arguments_of_launcher() is not None:
         try:
             environment = psutil.Process(os.getppid()).environ()
         except psutil.Error:

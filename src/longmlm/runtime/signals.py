@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import FrameType
 
 from longmlm.processes import prints_errors
+from longmlm.runtime.registration import has_parent
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-CHILD_VARIABLE = "LONGMLM_CHILD"  # set in child processes: their parent passes every stop signal on as SIGTERM
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 SECONDS_UNTIL_RETRY = 0.05
 SECOND = "press Ctrl-C again to end without saving"
@@ -48,7 +48,7 @@ def _caught_signals() -> list[signal.Signals]:
 
 def stopped_by(name: str) -> str:
     """Returns "stopped by SIGINT"; without the name in a child, whose parent may have received another signal."""
-    return "stopped" if CHILD_VARIABLE in os.environ else f"stopped by {name}"
+    return "stopped" if has_parent() else f"stopped by {name}"
 
 
 def _report_stop(number: int) -> None:
@@ -143,7 +143,7 @@ def stop_on_signal(answer: str = "", at_second: Callable[[], None] = exit_withou
             if stop.answer:
                 report(f"{stop.answer}; {SECOND}" if os.isatty(STDERR) else f"{time.strftime(TIME)} {stop.answer}")
 
-    before = {number: signal.signal(number, set_flag) for number in STOP_SIGNALS}
+    before = {number: signal.signal(number, set_flag) for number in _caught_signals()}
     try:
         yield stop
     finally:

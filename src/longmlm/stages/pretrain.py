@@ -1,6 +1,5 @@
 """The pretrain stage: continues MLM pretraining of a checkpoint on packed rows; the same command resumes."""
 
-import os
 import runpy
 import sys
 from contextlib import nullcontext
@@ -41,7 +40,8 @@ from longmlm.model.position_table import rebuild_positions
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first
 from longmlm.runtime.launch import launch, resolved_precision, seed_process, shut_down
-from longmlm.runtime.signals import CHILD_VARIABLE, stop_on_signal, stopped_by
+from longmlm.runtime.registration import has_parent
+from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.masking import pair_kind
 from longmlm.settings.pretrain import PretrainConfig
@@ -72,7 +72,7 @@ def pretrain(config: PretrainConfig) -> None:
     precision = resolved_precision(config.recipe.precision)
     deepspeed = plugin_of_launch(config.recipe.max_gradient_norm)
     accelerator = launch(precision, runtime.num_processes, runtime.num_threads, runtime.hang_seconds, deepspeed)
-    if not config.dry_run and CHILD_VARIABLE not in os.environ:  # longmlm run has printed the path
+    if not config.dry_run and not has_parent():  # longmlm run has printed the path
         accelerator.print(f"page: {Path(config.run) / PAGE_FILE}")
     task, run, resumed_from = open_run(config, accelerator)
     if config.dry_run:
