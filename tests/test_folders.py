@@ -125,7 +125,7 @@ def test_the_manifest_is_written_after_every_file_is_synced_and_the_rename_comes
 
 def test_sigterm_while_writing_leaves_nothing_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def write_and_be_stopped() -> None:
-        with exit_on_signal(), new_folder(tmp_path / "new") as partial:
+        with exit_on_signal(""), new_folder(tmp_path / "new") as partial:
             fill(partial)
             signal.raise_signal(signal.SIGTERM)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from longmlm.artifacts.artifact import version
 from longmlm.config import parse
-from longmlm.errors import ConfigError, naming
+from longmlm.errors import RESUMES, RESUMES_FROM_CHECKPOINT, STARTS_OVER, ConfigError, naming
 from longmlm.escaping import printable_output
 from longmlm.processes import prints_errors, user_errors
 from longmlm.progress import hide_bars_off_terminal
@@ -74,6 +74,9 @@ SYNONYMS = {  # what other tools call a command
     **dict.fromkeys(("new", "create"), "init"),
     **dict.fromkeys(("estimate", "cost"), "plan"),
 }
+RESUMING = dict.fromkeys(("prepare", "run", "compare", "downstream"), RESUMES) | {
+    "pretrain": RESUMES_FROM_CHECKPOINT
+}  # others start over
 # Environment variables that are read when torch is imported: the first is set unless one of them is already set.
 CPU_DEFAULTS = (
     # An idle OpenMP thread sleeps after 100,000 spins; by default it spins longer and takes cores from other jobs.
@@ -209,5 +212,5 @@ def _exit_on_closed_pipe() -> Iterator[None]:
 def _run(command: str, config: Any) -> None:
     """Imports and runs a command; a stop signal has ended the process so far, and now lets the command clean up."""
     function = resolve_name(f"longmlm.{MODULES.get(command, f'stages.{command}')}:{command}")
-    with exit_on_signal():
+    with exit_on_signal(RESUMING.get(command, STARTS_OVER)):
         function(config)

@@ -86,6 +86,11 @@ class UnavailableError(ReleaseError):
     """A hub that does not respond, or not yet."""
 
 
+# what a command does when it is started again
+RESUMES = "the same command resumes"
+RESUMES_FROM_CHECKPOINT = f"{RESUMES} from the last checkpoint, if there is one"
+STARTS_OVER = "the same command starts over"
+
 FAILED = ("the disk or network file system failed", "check it and run the same command again")
 UNSUPPORTED = ("the file system does not support what is needed, such as file locks", "use a folder on another one")
 PROBLEMS = {  # what is wrong, and the remedy

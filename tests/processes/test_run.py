@@ -35,15 +35,21 @@ def folder_with_rows(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("number", "launch"),
-    [(signal.SIGINT, ()), pytest.param(signal.SIGTERM, ("--launch", "single"), marks=pytest.mark.slow)],
+    ("number", "num_workers", "launch"),
+    [
+        (signal.SIGTERM, 1, ()),
+        pytest.param(signal.SIGINT, 0, (), marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 2, ("--launch", "single"), marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 1, ("--launch", "two-cpu-processes"), marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_is_passed_on_and_the_same_command_resumes(
-    folder_with_rows: Path, number: signal.Signals, launch
+    folder_with_rows: Path, number: signal.Signals, num_workers: int, launch: tuple[str, ...]
 ) -> None:
+    options = ("--pretrain.runtime.num-loader-workers", str(num_workers), *launch)
     folder = folder_with_rows
     run = folder / "out" / "run"
-    process = start_command(folder, "run", "mine.toml", *launch)
+    process = start_command(folder, "run", "mine.toml", *options)
     wait_until(lambda: has_steps(run, 3), process, folder)
     second = subprocess.run(
         [sys.executable, "-m", "longmlm", "run", "mine.toml"], cwd=folder, capture_output=True, text=True, check=False
@@ -56,7 +62,7 @@ def test_a_signal_is_passed_on_and_the_same_command_resumes(
     assert code == 128 + number, output[-2000:]
     assert f"[3/5] pretrain: stopped by {number.name}: the same command resumes from there" in output.splitlines()
     assert newest_verified(run).folder == checkpoint_folder(run, last)
-    process = start_command(folder, "run", "mine.toml", *launch)
+    process = start_command(folder, "run", "mine.toml", *options)
     wait_until(lambda: has_steps(run, last + 1), process, folder)
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()

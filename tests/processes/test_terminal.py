@@ -82,34 +82,6 @@ def test_a_second_ctrl_c_stops_parent_and_child_and_what_the_child_started(tmp_p
     assert wait_until_gone(int((tmp_path / "grandchild").read_text()))
 
 
-LAUNCHING = """
-import os, sys
-from longmlm.runtime.children import run_child
-print(*run_child([sys.executable, "launcher.py", "-m", "work", "words"], os.environ))
-"""
-LAUNCHER = """
-import signal, subprocess, sys
-signal.signal(signal.SIGTERM, lambda *_: print("the launcher got the signal", flush=True))
-sys.exit(subprocess.run([sys.executable, "-u", *sys.argv[1:]]).returncode)
-"""
-WORKER = """
-import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("saved")))
-print("works", flush=True)
-time.sleep(60)
-"""
-
-
-def test_a_stop_signal_reaches_the_workers_of_a_launcher_and_not_the_launcher(tmp_path: Path) -> None:
-    for name, text in (("launching.py", LAUNCHING), ("launcher.py", LAUNCHER), ("work.py", WORKER)):
-        (tmp_path / name).write_text(text)
-    with terminal([sys.executable, "launching.py"], tmp_path) as screen:
-        screen.wait_for("works")
-        screen.type(CTRL_C)
-        assert screen.finish() == 0
-    assert [line.replace("^C", "") for line in screen.screen() if line] == ["works", "saved", "0 SIGINT"]
-
-
 RUN = [sys.executable, "-m", "longmlm", "run", "mine.toml", "--until", "pretrain"]
 RUN += ["--pretrain.runtime.log-every-steps", "50"]
 

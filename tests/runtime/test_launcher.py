@@ -10,14 +10,20 @@ from accelerate.commands.config import config_args
 from accelerate.commands.launch import launch_command_parser
 
 from longmlm.errors import TrainingError
-from longmlm.processes import LAUNCHER_VARIABLES, check_launched, prints_errors
+from longmlm.processes import LAUNCHED, RANKS, check_launched, num_started_processes, prints_errors
 from longmlm.runtime import launcher
 from longmlm.runtime.launch import launch
-from longmlm.runtime.launcher import check_launch_settings, exported_threads, launcher_settings
+from longmlm.runtime.launcher import (
+    arguments_of_launcher,
+    check_launch_settings,
+    exported_threads,
+    launcher_settings,
+)
 from tests.support.launching import SECOND_OF_TWO
 from tests.support.tiny import with_fresh_process_state
 from tests.support.training import ROOT
 
+NUMBERS = ("MASTER_PORT", *RANKS, *RANKS.values())
 SHIPPED = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 WRITTEN_BY_ACCELERATE_CONFIG = """
 compute_environment: LOCAL_MACHINE
@@ -63,6 +69,7 @@ def launched(monkeypatch, tmp_path):
             "9",
         ]
         monkeypatch.setattr(launcher.psutil, "Process", lambda _: SimpleNamespace(cmdline=lambda: command))
+        monkeypatch.setattr(launcher.sys, "orig_argv", ["python", *command[-4:]])
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
 
@@ -201,10 +208,37 @@ def test_the_default_file_of_accelerate_counts(launched, tmp_path):
         check_launch_settings("no")
 
 
-def test_another_launcher_has_no_settings(launched, monkeypatch):
-    launched()
-    monkeypatch.setattr(launcher.psutil, "Process", lambda _: SimpleNamespace(cmdline=lambda: ["torchrun", "x.py"]))
-    assert launcher_settings() == ()
+LAUNCH = "accelerate launch --num_processes 2"
+PARENTS = [  # the parent's command line, this process's, and whether the parent is accelerate launch
+    (f"python /venv/bin/{LAUNCH} pretrain.py mine.toml", "python pretrain.py mine.toml", True),
+    (
+        "python /venv/bin/accelerate-launch --num_processes 2 pretrain.py mine.toml",
+        "python pretrain.py mine.toml",
+        True,
+    ),
+    (f"python3 -u -m accelerate.commands.launch {LAUNCH[18:]} x.py a", "python -u x.py a", True),
+    (f"python -m accelerate.commands.accelerate_cli launch {LAUNCH[18:]} x.py", "python x.py", True),
+    (f"python /bin/{LAUNCH} -m longmlm.stages.pretrain a b", "python -u -m longmlm.stages.pretrain a b", True),
+    (f"python /bin/{LAUNCH} --no_python longmlm pretrain a", "python /venv/bin/longmlm pretrain a", True),
+    ("make accelerate", "python /venv/bin/longmlm pretrain mine.toml", False),
+    ("bash accelerate launch pretrain.py mine.toml", "python other.py mine.toml", False),
+    ("bash run.sh accelerate launch --num_processes 2 pretrain.py mine.toml", "python pretrain.py mine.toml", False),
+    (f"python notebook.py {LAUNCH} pretrain.py", "python pretrain.py", False),
+    (f"python /bin/{LAUNCH} pretrain.py other.toml", "python pretrain.py mine.toml", False),
+    ("torchrun pretrain.py mine.toml", "python -u pretrain.py mine.toml", False),
+    (f"python /bin/{LAUNCH}", "python", False),
+    ("", "python pretrain.py", False),
+]
+
+
+@pytest.mark.parametrize(("parent", "own", "is_launcher"), PARENTS)
+def test_a_launcher_is_known_by_what_it_runs_not_by_a_word(monkeypatch, tmp_path, parent, own, is_launcher):
+    monkeypatch.setattr(launcher, "default_config_file", str(tmp_path / "default.yaml"))
+    (tmp_path / "default.yaml").write_text(with_section("mixed_precision: fp16"), encoding="utf-8")
+    monkeypatch.setattr(launcher.psutil, "Process", lambda _: SimpleNamespace(cmdline=parent.split))
+    monkeypatch.setattr(launcher.sys, "orig_argv", own.split())
+    assert (arguments_of_launcher() is not None) == is_launcher
+    assert [one.value for one in launcher_settings() if one.name == "num_processes"] == ["2"] * is_launcher
 
 
 def test_every_flag_and_key_of_accelerate_is_known() -> None:
@@ -229,57 +263,98 @@ def test_threads_that_the_user_exported_are_read_without_a_launcher(monkeypatch,
     assert exported_threads() == expected
 
 
-@pytest.mark.parametrize("variable", ["LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"])
+@pytest.mark.parametrize("is_torchrun", [True, False])
 @pytest.mark.parametrize(("exported", "expected"), [({}, None), ({"OMP_NUM_THREADS": "3"}, 3)])
-def test_threads_that_a_launcher_sets_by_itself_are_not_the_users(monkeypatch, variable, exported, expected):
-    monkeypatch.setenv(variable, "0")
+def test_threads_that_a_launcher_sets_by_itself_are_not_the_users(monkeypatch, is_torchrun, exported, expected):
+    parent = SimpleNamespace(environ=lambda: exported, cmdline=lambda: ["python", "bin/accelerate", "launch", "x.py"])
+    monkeypatch.setattr(launcher.psutil, "Process", lambda _: parent)
+    monkeypatch.setattr(launcher.sys, "orig_argv", ["python", "other.py" if is_torchrun else "x.py"])
+    if is_torchrun:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(launcher.psutil, "Process", lambda _: SimpleNamespace(environ=lambda: exported))
     assert exported_threads() == expected
+
+
+def test_threads_that_the_user_exported_count_beside_what_another_launch_has_left(monkeypatch):
+    monkeypatch.setattr(launcher.psutil, "Process", lambda _: SimpleNamespace(environ=dict, cmdline=lambda: ["bash"]))
+    for name, value in {"LOCAL_RANK": "0", "ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "3"}.items():
+        monkeypatch.setenv(name, value)
+    assert exported_threads() == 3
 
 
 def test_without_access_to_the_launcher_no_threads_are_the_users(monkeypatch):
     def denied():
         raise launcher.psutil.AccessDenied
 
-    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(launcher.psutil, "Process", lambda _: SimpleNamespace(environ=denied))
     assert exported_threads() is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({}, None),
-        ({"RANK": "0", "LOCAL_RANK": "0"}, None),
-        ({"WORLD_SIZE": "two"}, "WORLD_SIZE = 'two' .* is not a number"),
-        ({"RANK": ""}, "RANK = '' .* is not a number"),
-        ({"LOCAL_RANK": "-2"}, "LOCAL_RANK = '-2' .* is not a number"),
-        ({"MASTER_PORT": "ssh"}, "MASTER_PORT = 'ssh' .* is not a number"),
-        ({"RANK": "2"}, "RANK = 2 .* WORLD_SIZE is 2"),
-        ({"LOCAL_RANK": "5"}, "LOCAL_RANK = 5 .* WORLD_SIZE is 2"),
-        *(({name: None}, f"LOCAL_RANK is set .*{name} is not") for name in SECOND_OF_TWO if name != "LOCAL_RANK"),
-        ({"LOCAL_RANK": None, "WORLD_SIZE": "1"}, None),  # a leftover that changes nothing
-        ({"LOCAL_RANK": "-1", "WORLD_SIZE": "1"}, None),  # what some schedulers set for no launch at all
-        ({"ACCELERATE_USE_DEEPSPEED": "true", "LOCAL_RANK": None}, "ACCELERATE_USE_DEEPSPEED is set"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, None),
-        ({"ACCELERATE_USE_DEEPSPEED": "true", "LOCAL_RANK": None, "OMPI_COMM_WORLD_SIZE": "2"}, None),
-    ],
-)
-def test_variables_that_no_launcher_set_so_are_refused_and_silence_nothing(monkeypatch, changes, problem):
-    for name in LAUNCHER_VARIABLES:
+def without(variables: dict[str, str], name: str) -> dict[str, str]:
+    return {key: value for key, value in variables.items() if key != name}
+
+
+OPENMPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "MASTER_ADDR": "localhost"}
+SLURM = {"SLURM_NTASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "PMI_SIZE": "2", "PMI_RANK": "1"}
+PYTORCH_JOB = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+AGENT = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+ENVIRONMENTS = [  # variables, how many processes they stand for, or what is wrong with them
+    ({}, 1),
+    (SECOND_OF_TWO, 2),
+    (SECOND_OF_TWO | AGENT, 2),
+    (SECOND_OF_TWO | {"RANK": "0", "LOCAL_RANK": "0"}, 2),
+    (SECOND_OF_TWO | {"LOCAL_WORLD_SIZE": "2"}, 2),
+    (SECOND_OF_TWO | {"PMI_SIZE": "1", "PMI_RANK": "0"}, 2),  # torchrun in a task of Slurm
+    *(
+        ({name: value}, f"{name} = '{value}' .* is not a number")
+        for name in NUMBERS
+        for value in ("two", "", "-2", "1.5")
+    ),
+    *(({name: "0"}, f"{name} = '0' .* is not a number from 1 on") for name in RANKS),
+    ({"MASTER_PORT": "70000"}, "MASTER_PORT = '70000'"),
+    (SECOND_OF_TWO | {"RANK": "2"}, "RANK = 2 .* WORLD_SIZE is 2"),
+    (SECOND_OF_TWO | {"LOCAL_RANK": "5"}, "LOCAL_RANK = 5 .* WORLD_SIZE is 2"),
+    (SECOND_OF_TWO | {"LOCAL_WORLD_SIZE": "1"}, "LOCAL_RANK = 1 .* LOCAL_WORLD_SIZE is 1"),
+    *((without(SECOND_OF_TWO, name), f"(LOCAL_RANK|WORLD_SIZE) is set .*{name} is not") for name in LAUNCHED),
+    *((SECOND_OF_TWO | {name: ""}, name) for name in LAUNCHED),
+    ({"LOCAL_RANK": "0"}, "LOCAL_RANK is set .* RANK is not"),
+    ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set .* LOCAL_RANK is not"),
+    *(({"WORLD_SIZE": "2", name: "1"}, "WORLD_SIZE is set .* LOCAL_RANK is not") for name in ("RANK", "MASTER_PORT")),
+    *(({"WORLD_SIZE": "2", name: "1"}, "is set .* is not") for name in ("MASTER_ADDR", "LOCAL_WORLD_SIZE")),
+    (PYTORCH_JOB, "WORLD_SIZE is set .* LOCAL_RANK is not"),
+    (SECOND_OF_TWO | {"LOCAL_RANK": "-1"}, "WORLD_SIZE is set .* LOCAL_RANK is not"),
+    *((SECOND_OF_TWO | {"LOCAL_RANK": rank, "WORLD_SIZE": "1"}, 1) for rank in ("-1",)),  # some schedulers set it so
+    *(({name: "1"}, 1) for name in (*RANKS, "RANK", "MASTER_ADDR", "MASTER_PORT")),  # leftovers that change nothing
+    ({"RANK": "1", "MASTER_ADDR": "localhost"}, 1),
+    ({"SLURM_NTASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "2"}, 1),
+    ({"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "1"}, 1),
+    (OPENMPI, 2),
+    (SLURM | {"MASTER_ADDR": "localhost"}, 2),
+    (SLURM, "PMI_SIZE is set .* MASTER_ADDR is not"),
+    *((without(OPENMPI, name), f"OMPI_COMM_WORLD_SIZE is set .* {name} is not") for name in [*OPENMPI][1:]),
+    (OPENMPI | {"OMPI_COMM_WORLD_RANK": "2"}, "OMPI_COMM_WORLD_RANK = 2 .* OMPI_COMM_WORLD_SIZE is 2"),
+    (OPENMPI | {"WORLD_SIZE": "1"}, "OMPI_COMM_WORLD_SIZE = 2 .* WORLD_SIZE is 1"),
+    (OPENMPI | {"RANK": "0"}, "OMPI_COMM_WORLD_RANK = 1 .* RANK is 0"),
+    (AGENT, "TORCHELASTIC_USE_AGENT_STORE is set .* LOCAL_RANK is not"),
+    ({"ACCELERATE_USE_DEEPSPEED": "true"}, "ACCELERATE_USE_DEEPSPEED is set"),
+    (OPENMPI | {"ACCELERATE_USE_DEEPSPEED": "true"}, "ACCELERATE_USE_DEEPSPEED is set"),
+    (SECOND_OF_TWO | {"ACCELERATE_USE_DEEPSPEED": "true"}, 2),
+]
+
+
+@pytest.mark.parametrize(("variables", "expected"), ENVIRONMENTS)
+def test_variables_that_no_launcher_set_so_are_refused_and_silence_nothing(monkeypatch, variables, expected):
+    for name in {*LAUNCHED, *NUMBERS, *AGENT, "ACCELERATE_USE_DEEPSPEED"}:
         monkeypatch.delenv(name, raising=False)
-    for name, value in (SECOND_OF_TWO | changes).items():
-        if value is None:
-            monkeypatch.delenv(name, raising=False)
-        else:
-            monkeypatch.setenv(name, value)
-    if problem is None:
-        check_launched()
-        assert prints_errors() == (os.environ.get("LOCAL_RANK") != "1")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if isinstance(expected, int):
+        assert num_started_processes() == expected
+        assert prints_errors() == (variables.get("LOCAL_RANK") != "1")
     else:
         assert prints_errors()
         for check in (check_launched, launch):
-            with pytest.raises(TrainingError, match=problem):
+            with pytest.raises(TrainingError, match=expected):
                 check()

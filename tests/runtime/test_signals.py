@@ -1,6 +1,7 @@
 """A stop signal takes effect at once, with one line, in every command and every phase of it, and cannot be lost."""
 
 import importlib
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -11,9 +12,10 @@ import pytest
 
 from longmlm import cli, inputs, pipeline_files
 from longmlm.__main__ import main
+from longmlm.errors import STARTS_OVER
 from longmlm.runtime import signals
+from longmlm.runtime.registration import PARENT_VARIABLE
 from longmlm.runtime.signals import (
-    CHILD_VARIABLE,
     STOP_SIGNALS,
     StopSignalError,
     exit_at_once,
@@ -22,6 +24,7 @@ from longmlm.runtime.signals import (
 )
 from tests.support.launching import launch_as_second_of_two
 
+NOT_BEGUN = "it had not begun; run the same command again\n"
 MODULES = {command: f"longmlm.{module}" for command, module in cli.MODULES.items()}
 STAGE_PHASES = ("imports", "parsing", "checks", "imports of the stage")
 PHASES = [(command, phase) for command in cli.COMMANDS for phase in STAGE_PHASES]
@@ -103,7 +106,7 @@ def test_before_the_stage_starts_the_process_ends_though_libraries_catch_excepti
             monkeypatch.setitem(sys.modules, stage, Library(stage, number))
     command_line(command)
     assert ends == [128 + number]
-    assert capfd.readouterr().err == f"stopped by {number.name}: to go on, run the same command again\n"
+    assert capfd.readouterr().err == f"stopped by {number.name}: {NOT_BEGUN}"
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
@@ -125,7 +128,9 @@ def test_a_stage_cleans_up_and_the_process_ends_without_shutting_libraries_down(
     with pytest.raises(EndedError):
         command_line(command)
     assert (ends, cleaned) == ([128 + number], [command])
-    assert capfd.readouterr().err == f"stopped by {number.name}: to go on, run the same command again\n"
+    resumes = command in ("prepare", "pretrain", "run", "compare", "downstream")
+    line = rf"stopped by {number.name}: the same command {'resumes' if resumes else 'starts over'}\b.*\n"
+    assert re.fullmatch(line, capfd.readouterr().err)
 
 
 def wait_for_the_next_attempt() -> None:
@@ -138,7 +143,7 @@ def test_a_signal_in_an_import_takes_effect_after_it(number: signal.Signals, tmp
     code = "import signal\ntry:\n    signal.raise_signal({})\nexcept BaseException:\n    pass\ndone = True\n"
     (tmp_path / "catching_library.py").write_text(code.format(int(number)))
     monkeypatch.syspath_prepend(tmp_path)
-    with exit_on_signal():
+    with exit_on_signal(STARTS_OVER):
         assert importlib.import_module("catching_library").done
         wait_for_the_next_attempt()
     assert capfd.readouterr().err.count("stopped by") == 1
@@ -151,17 +156,17 @@ class Resource:
 
 
 def test_a_signal_in_a_destructor_is_not_lost(capfd) -> None:
-    with exit_on_signal():
+    with exit_on_signal(STARTS_OVER):
         Resource()
         wait_for_the_next_attempt()
-    assert capfd.readouterr().err == "stopped by SIGTERM: to go on, run the same command again\n"
+    assert capfd.readouterr().err == "stopped by SIGTERM: the same command starts over\n"
 
 
 @pytest.mark.parametrize("first", STOP_SIGNALS)
 @pytest.mark.parametrize(("second", "code"), [(signal.SIGTERM, []), (signal.SIGINT, [130])])
 def test_a_second_ctrl_c_ends_the_clean_up_and_a_second_sigterm_does_not(first, second, code, ends, capfd) -> None:
     def stage() -> None:
-        with exit_on_signal():
+        with exit_on_signal(STARTS_OVER):
             try:
                 signal.raise_signal(first)
             finally:
@@ -178,10 +183,15 @@ def test_ctrl_c_stays_ignored_where_the_shell_ignores_it() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_at_once()
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    with exit_on_signal():
+    with exit_on_signal(STARTS_OVER):
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(StopSignalError):
             signal.raise_signal(signal.SIGTERM)
+    with stop_on_signal() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert not stop
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.signal_name == "SIGTERM"
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
@@ -200,10 +210,10 @@ def test_training_answers_once_and_a_second_ctrl_c_ends_it(number: signal.Signal
 
 
 def test_a_child_does_not_name_the_signal_that_its_parent_passes_on(ends, monkeypatch, capfd) -> None:
-    monkeypatch.setenv(CHILD_VARIABLE, "1")
+    monkeypatch.setenv(PARENT_VARIABLE, "1")
     exit_at_once()
     receive(signal.SIGTERM)
-    assert (ends, capfd.readouterr().err) == ([143], "stopped: to go on, run the same command again\n")
+    assert (ends, capfd.readouterr().err) == ([143], f"stopped: {NOT_BEGUN}")
 
 
 def test_only_one_process_of_a_machine_says_so(ends, monkeypatch, capfd) -> None:
@@ -216,7 +226,7 @@ def test_only_one_process_of_a_machine_says_so(ends, monkeypatch, capfd) -> None
 def test_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGALRM)]
     hook = sys.unraisablehook
-    with exit_on_signal():
+    with exit_on_signal(STARTS_OVER):
         assert signal.getsignal(signal.SIGTERM) not in before
     assert [signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGALRM)] == before
     assert sys.unraisablehook is hook

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -52,7 +53,19 @@ def _started(command: list[str], place: Path, folder: Path, **variables: str) ->
     environment |= {"PYTHONPATH": SOURCES, **variables}
     with (folder / "output.txt").open("w") as output:
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, cwd=place, env=environment, start_new_session=True, **streams)
+        return subprocess.Popen(
+            command,
+            cwd=place,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=obey_ctrl_c,  # noqa: PLW1509
+            **streams,
+        )
+
+
+def obey_ctrl_c() -> None:
+    """Makes a new process receive SIGINT, also where a shell has started the tests in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(process: subprocess.Popen[bytes], folder: Path, seconds: float = 600) -> tuple[int, str]:

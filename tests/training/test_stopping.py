@@ -78,7 +78,7 @@ def test_a_stop_signal_in_an_evaluation_abandons_it_and_the_resumed_run_makes_up
 def test_sigterm_before_the_first_step_leaves_no_checkpoint_and_the_same_command_starts_again(
     settings, uninterrupted, train, monkeypatch, capfd
 ):
-    with monkeypatch.context() as patched, exit_on_signal():
+    with monkeypatch.context() as patched, exit_on_signal(""):
         patched.setattr(run_evaluation, "whole", lambda _: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(SystemExit) as stop:
             train(settings)

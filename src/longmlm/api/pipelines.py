@@ -182,10 +182,8 @@ def _sigterm_at_end() -> Iterator[list[subprocess.Popen[str]]]:
 def _ending(config: ResolvedPipeline, code: int) -> str:
     stopped = {128 + number: name for name, number in (("SIGTERM", signal.SIGTERM), ("SIGINT", signal.SIGINT))}
     if signal_name := stopped.get(code if code > 0 else 128 - code):
-        return f"{config.output}: stopped by {signal_name}: the same call resumes from there"
-    return (
-        f"{config.output}: a stage failed with exit code {code}; see its output above; the same call resumes from there"
-    )
+        return f"{config.output}: stopped by {signal_name}: the same call resumes"
+    return f"{config.output}: a stage failed with exit code {code}; see its output above; the same call resumes from this stage"
 
 
 def _result(config: ResolvedPipeline) -> PipelineResult:

@@ -21,7 +21,7 @@ from longmlm.downstream.folds import fold_of
 from longmlm.downstream.page import write_fine_tuned
 from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.scores import predictions_of
-from longmlm.errors import DataError, naming
+from longmlm.errors import RESUMES, DataError, naming
 from longmlm.hubs.model_files import model_sha256
 from longmlm.processes import LAUNCHED, RANKS, exclusive_lock, user_errors
 from longmlm.runtime.signals import exit_on_signal
@@ -98,5 +98,5 @@ def _set_environment(folder: Path, tracking: Tracker) -> None:
 
 
 if __name__ == "__main__":
-    with user_errors(), exit_on_signal(), naming(Path(sys.argv[1])):
+    with user_errors(), exit_on_signal(RESUMES), naming(Path(sys.argv[1])):
         run_trial(Path(sys.argv[1]))

@@ -21,7 +21,12 @@ from longmlm.errors import TrainingError
 from longmlm.settings.pretrain import ComputePrecision
 from longmlm.settings.shipped import LAUNCHES
 
-LAUNCHERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch")
+LAUNCHERS = (  # scripts and modules
+    "accelerate",
+    "accelerate-launch",
+    "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli",
+)
 PREFIXED = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}  # as accelerate launch does
 VARIABLES = ("FSDP_*", "MEGATRON_LM_*", "PARALLELISM_CONFIG_*", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 OFF = ("", "0", "no", "none", "false", "auto", "all", "default", "[]", "{}")

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
+from longmlm.errors import RESUMES_FROM_CHECKPOINT
 from longmlm.processes import prints_errors
 from longmlm.runtime.registration import has_parent
 
@@ -37,7 +38,7 @@ def exit_at_once() -> None:
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:
-    _report_stop(number)
+    _report_stop(number, "it had not begun; run the same command again")
     os._exit(128 + number)
 
 
@@ -51,8 +52,8 @@ def stopped_by(name: str) -> str:
     return "stopped" if has_parent() else f"stopped by {name}"
 
 
-def _report_stop(number: int) -> None:
-    report(f"{stopped_by(signal.Signals(number).name)}: to go on, run the same command again")
+def _report_stop(number: int, what_follows: str) -> None:
+    report(f"{stopped_by(signal.Signals(number).name)}: {what_follows}")
 
 
 def report(text: str) -> None:
@@ -67,11 +68,11 @@ def report(text: str) -> None:
 
 
 @contextmanager
-def exit_on_signal() -> Iterator[None]:
+def exit_on_signal(what_follows: str) -> Iterator[None]:
     """Makes a stop signal raise StopSignalError in the block, so that partial output is removed.
 
-    Prepare and pretrain then continue from what they had saved; the other stages start over. A second SIGINT exits at
-    once. Where the exception would be lost, as in an import or a destructor, it is raised a little later.
+    One line says so, and `what_follows` when the command is started again. A second SIGINT exits at once. Where the
+    exception would be lost, as in an import or a destructor, it is raised a little later.
     """
     received: list[int] = []
 
@@ -82,7 +83,7 @@ def exit_on_signal() -> Iterator[None]:
             if received:
                 return
             received.append(number)
-            _report_stop(number)
+            _report_stop(number, what_follows)
         if _is_importing(frame):
             signal.setitimer(signal.ITIMER_REAL, SECONDS_UNTIL_RETRY)
         else:
@@ -124,7 +125,7 @@ class Stop:
 
 def exit_without_saving() -> None:
     """Ends this process, and with it a checkpoint that is being written; the one before it is kept."""
-    report("ended without saving: the same command resumes from the last checkpoint")
+    report(f"ended without saving: {RESUMES_FROM_CHECKPOINT}")
     os._exit(128 + signal.SIGINT)
 
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from longmlm.errors import RESUMES_FROM_CHECKPOINT
+
 _latest_heartbeat = [0.0]
 
 
@@ -43,8 +45,7 @@ def watchdog(seconds: float, process_index: int) -> Iterator[None]:
             last = _latest_heartbeat[0]
             if ticks * tick > seconds:
                 waited = f"process {process_index} waited {seconds:.0f} s for another process or a device, which hangs"
-                remedy = "the same command resumes from the last checkpoint"
-                print(f"\nerror: {waited}; {remedy}", file=sys.stderr, flush=True)
+                print(f"\nerror: {waited}; {RESUMES_FROM_CHECKPOINT}", file=sys.stderr, flush=True)
                 os._exit(1)
 
     watcher = threading.Thread(target=watch, daemon=True)

@@ -20,7 +20,7 @@ from longmlm.artifacts.artifact import PAGE_FILE, to_toml
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.data.disk import check_disk
-from longmlm.errors import DataError, ModelError
+from longmlm.errors import RESUMES, RESUMES_FROM_CHECKPOINT, DataError, ModelError
 from longmlm.folders import write_text
 from longmlm.planning.size import planned_sizes
 from longmlm.processes import exclusive_lock
@@ -116,10 +116,10 @@ def run_stage(config: ResolvedPipeline, name: str, label: str, *options: str) ->
     environment = {**os.environ, "PATH": search_path(), **secret_of(config.stages[name])}
     code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE), *options], environment)
     if signal_name:
-        where = "the same command resumes from the last checkpoint"  # the stage ended without saving
-        if code != -signal.SIGKILL:
-            where = f"{stopped_by(signal_name)}: the same command resumes from there"
-        print(f"{label} {where}", file=sys.stderr)
+        resumption = {"prepare": RESUMES, "pretrain": RESUMES_FROM_CHECKPOINT}
+        what_follows = f"{RESUMES} from there" if code == 0 else resumption.get(name, f"the same command redoes {name}")
+        stopped = "" if code == -signal.SIGKILL else f"{stopped_by(signal_name)}: "  # else it ended without saving
+        print(f"{label} {stopped}{what_follows}", file=sys.stderr)
         sys.exit(128 + signal.Signals[signal_name])
     if code == 0 and name == "pretrain" and not is_trained(config.pretrain):
         print(f"{label} ended before its last evaluation: the same command resumes from there", file=sys.stderr)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from longmlm.artifacts.run import MicroBatch, TrainState
 from longmlm.batches.sampling import largest_share
-from longmlm.errors import RankError, TrainingError, counted
+from longmlm.errors import RESUMES_FROM_CHECKPOINT, RankError, TrainingError, counted
 from longmlm.folders import GB
 from longmlm.model.cost import USED_SHARE, micro_batch_rows
 from longmlm.progress import dated_line
@@ -28,7 +28,6 @@ from longmlm.settings.shipped import LAUNCHES
 from longmlm.training.run import Run, Task
 
 MAX_EVALUATION_ROWS = 16
-RESUME = "the same command resumes from the last checkpoint"
 
 
 def bytes_needed(run: Run, num_rows: int) -> int:
@@ -99,7 +98,7 @@ def unrepeatable_update(step: int) -> Iterator[None]:
             raise
         raise RankError(
             f"out of memory in the update of step {step}, after its gradients were computed: free some memory, or use "
-            f"{LAUNCHES / 'zero-2.yaml'} on several GPUs; {RESUME}"
+            f"{LAUNCHES / 'zero-2.yaml'} on several GPUs; {RESUMES_FROM_CHECKPOINT}"
         ) from error
 
 
@@ -174,8 +173,10 @@ def _what_to_set(task: Task, run: Run, step: int) -> str:
     share = largest_share(task.batches.rows_per_step, run.accelerator.num_processes)
     num_rows = min(task.batches.rows_per_micro_batch, share)
     if num_rows == 1:
-        return f"out of memory in step {step} with one row at a time: {remedy_for_one_row(run)}; {RESUME}"
+        return (
+            f"out of memory in step {step} with one row at a time: {remedy_for_one_row(run)}; {RESUMES_FROM_CHECKPOINT}"
+        )
     remedy = f"set runtime.rows_per_micro_batch = {num_rows // 2}"
     if run.runtime.rows_per_micro_batch is not None:
         remedy += " or leave it out"
-    return f"out of memory in step {step} with micro-batches of {counted(num_rows, 'row')}: {remedy}; {RESUME}"
+    return f"out of memory in step {step} with micro-batches of {counted(num_rows, 'row')}: {remedy}; {RESUMES_FROM_CHECKPOINT}"

@@ -26,7 +26,7 @@ from torch import Tensor
 from longmlm.artifacts.metrics import TargetMetrics
 from longmlm.artifacts.run import TrainState
 from longmlm.batches.collate import MlmBatch, Target
-from longmlm.errors import TrainingError
+from longmlm.errors import RESUMES_FROM_CHECKPOINT, TrainingError
 from longmlm.folders import write_json
 from longmlm.model.mlm import LossSum
 from longmlm.runtime.watchdog import heartbeat
@@ -146,6 +146,5 @@ def _check_skipped(task: Task, run: Run, batches: Sequence[MlmBatch], state: Tra
     write_json(run.folder / name, {"step": state.step + 1, "row_ids": row_ids})
     raise TrainingError(
         f"loss or gradient is not finite in step {state.step + 1}{reason}; no update was made, its rows are listed in "
-        f"{run.folder / name}: lower the learning rate or inspect these rows; the same command resumes from the last "
-        "checkpoint"
+        f"{run.folder / name}: lower the learning rate or inspect these rows; {RESUMES_FROM_CHECKPOINT}"
     )
