@@ -26,6 +26,7 @@ from longmlm.reports.evaluation import finding
 from longmlm.settings.pipeline import RunConfig
 from longmlm.training.run_folder import newest_state
 from tests.support.launching import has_steps
+from tests.support.terminal import wait_until
 from tests.support.tiny import PIPELINE, tiny_project
 from tests.support.training import SOURCES
 
@@ -194,3 +195,48 @@ def test_ctrl_c_stops_the_command_and_is_raised(folder: Path) -> None:
     thread.join()
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
     assert list(Path("out/run/checkpoints").iterdir())
+
+
+SAVES = """
+import signal, time
+from pathlib import Path
+signals = []
+signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
+Path("ready").touch()
+while not signals:
+    time.sleep(0.02)
+time.sleep(0.3)
+Path("saved").touch()
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """A command that saves at SIGTERM; this process then receives that signal, and how it treats it is restored."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with subprocess.Popen([sys.executable, "-c", SAVES], text=True) as child:
+        assert wait_until(Path("ready").exists, 60)
+        threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGTERM]).start()
+        yield child
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_takes_effect_when_the_command_has_saved(command, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[signal.Signals] = []
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
+    with pipelines._sigterm_at_end() as started:
+        started.append(command)
+        assert (pipelines._wait(command), Path("saved").exists()) == (0, True)
+        assert raised == []
+    assert raised == [signal.SIGTERM]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_handler_of_the_caller_stays_and_what_it_raises_stops_the_command(command) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    with pipelines._sigterm_at_end() as started, command:
+        started.append(command)
+        with pytest.raises(SystemExit):
+            pipelines._wait(command)
+    assert (command.returncode, Path("saved").exists()) == (0, True)

@@ -183,7 +183,8 @@ def _ending(config: ResolvedPipeline, code: int) -> str:
     stopped = {128 + number: name for name, number in (("SIGTERM", signal.SIGTERM), ("SIGINT", signal.SIGINT))}
     if signal_name := stopped.get(code if code > 0 else 128 - code):
         return f"{config.output}: stopped by {signal_name}: the same call resumes"
-    return f"{config.output}: a stage failed with exit code {code}; see its output above; the same call resumes from this stage"
+    failed = f"a stage failed with exit code {code}; see its output above"
+    return f"{config.output}: {failed}; the same call resumes from this stage"
 
 
 def _result(config: ResolvedPipeline) -> PipelineResult:

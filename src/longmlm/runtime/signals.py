@@ -53,7 +53,8 @@ def stopped_by(name: str) -> str:
 
 
 def _report_stop(number: int, what_follows: str) -> None:
-    report(f"{stopped_by(signal.Signals(number).name)}: {what_follows}")
+    stopped = stopped_by(signal.Signals(number).name)
+    report(stopped if has_parent() else f"{stopped}: {what_follows}")  # a parent says what follows for its own command
 
 
 def report(text: str) -> None:

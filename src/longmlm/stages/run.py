@@ -117,7 +117,9 @@ def run_stage(config: ResolvedPipeline, name: str, label: str, *options: str) ->
     code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE), *options], environment)
     if signal_name:
         resumption = {"prepare": RESUMES, "pretrain": RESUMES_FROM_CHECKPOINT}
-        what_follows = f"{RESUMES} from there" if code == 0 else resumption.get(name, f"the same command redoes {name}")
+        what_follows = (
+            f"{RESUMES} from there" if code == 0 else resumption.get(name, f"the same command starts {name} over")
+        )
         stopped = "" if code == -signal.SIGKILL else f"{stopped_by(signal_name)}: "  # else it ended without saving
         print(f"{label} {stopped}{what_follows}", file=sys.stderr)
         sys.exit(128 + signal.Signals[signal_name])

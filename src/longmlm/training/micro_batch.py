@@ -179,4 +179,5 @@ def _what_to_set(task: Task, run: Run, step: int) -> str:
     remedy = f"set runtime.rows_per_micro_batch = {num_rows // 2}"
     if run.runtime.rows_per_micro_batch is not None:
         remedy += " or leave it out"
-    return f"out of memory in step {step} with micro-batches of {counted(num_rows, 'row')}: {remedy}; {RESUMES_FROM_CHECKPOINT}"
+    problem = f"out of memory in step {step} with micro-batches of {counted(num_rows, 'row')}"
+    return f"{problem}: {remedy}; {RESUMES_FROM_CHECKPOINT}"
