@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +23,7 @@ from longmlm.runtime.launcher import (
 )
 from tests.support.launching import SECOND_OF_TWO
 from tests.support.tiny import with_fresh_process_state
-from tests.support.training import ROOT
+from tests.support.training import ROOT, SOURCES
 
 NUMBERS = ("MASTER_PORT", *RANKS, *RANKS.values())
 SHIPPED = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
@@ -358,3 +360,35 @@ def test_variables_that_no_launcher_set_so_are_refused_and_silence_nothing(monke
         for check in (check_launched, launch):
             with pytest.raises(TrainingError, match=expected):
                 check()
+
+
+LEFT_OVER = """
+import os, sys, threading
+from longmlm.processes import user_errors
+from longmlm.runtime import launch
+launch.NOTE_SECONDS, launch.CONNECT_SECONDS = 0.1, float(sys.argv[1])
+with user_errors():
+    launch.launch()
+"""
+
+
+@pytest.mark.parametrize(("seconds", "code"), [("1", 1), ("600", -15)])
+def test_a_process_whose_launch_is_left_over_does_not_wait_for_ever_and_can_be_stopped(seconds: str, code: int) -> None:
+    variables = SECOND_OF_TWO | {"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "0", "PYTHONPATH": SOURCES}
+    command = [sys.executable, "-c", LEFT_OVER, seconds]
+    with subprocess.Popen(command, env=os.environ | variables, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        assert next(line for line in lines if line.startswith("note: waiting for the launch's other processes"))
+        if code < 0:
+            process.terminate()
+        assert process.wait(120) == code
+        assert any("waited 1 s for another process" in line for line in lines) == (code == 1)
+
+
+def test_what_accelerate_cannot_read_is_one_line(launched) -> None:
+    launched(ACCELERATE_DEBUG_MODE="maybe")
+    with_fresh_process_state()
+    with pytest.raises(TrainingError, match="Accelerate cannot start: invalid truth value maybe"):
+        launch()
+    with_fresh_process_state()

@@ -36,6 +36,7 @@ from longmlm.runtime.launcher import (
     exported_threads,
     launcher_settings,
 )
+from longmlm.runtime.signals import killed_by_signals
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.pretrain import ComputePrecision, Precision
 from longmlm.settings.shipped import LAUNCHES
@@ -88,7 +89,8 @@ def launch(
 def _connecting() -> Iterator[None]:
     """Says after a while what this process waits for in the block, where the processes of a launch connect.
 
-    It ends if they do not. Raises TrainingError if Accelerate or the network refuses.
+    It ends if they do not, and at once by a stop signal, whose handler would have to wait for them. Raises
+    TrainingError if Accelerate or the network refuses.
     """
     given = ", ".join(f"{name} = {os.environ[name]}" for name in LAUNCHED if name in os.environ)
     is_alone = not is_launched() and num_started_processes() == 1
@@ -96,7 +98,8 @@ def _connecting() -> Iterator[None]:
         f"note: waiting for the launch's other processes ({given}): if no launcher started this one, unset WORLD_SIZE"
     )
     timer = Timer(NOTE_SECONDS, print, [note], {"file": sys.stderr, "flush": True})
-    with nullcontext() if is_alone else watchdog(CONNECT_SECONDS, int(os.environ.get("RANK", "0"))):
+    waiting = nullcontext() if is_alone else watchdog(CONNECT_SECONDS, int(os.environ.get("RANK", "0")))
+    with waiting, nullcontext() if is_alone else killed_by_signals():
         try:
             if not is_alone:
                 timer.start()

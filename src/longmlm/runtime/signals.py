@@ -107,6 +107,17 @@ def exit_on_signal(what_follows: str) -> Iterator[None]:
         sys.unraisablehook = hook
 
 
+@contextmanager
+def killed_by_signals() -> Iterator[None]:
+    """Makes a stop signal kill this process in a block that waits inside a library, where no handler would run."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in _caught_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _is_importing(frame: FrameType | None) -> bool:
     while frame and frame.f_code.co_filename != IMPORT_SYSTEM:
         frame = frame.f_back
