@@ -87,7 +87,8 @@ def overlapping(
 def num_started_processes() -> int:
     """Returns how many processes the launcher started, 1 without one; raises TrainingError as `check_launched` does."""
     check_launched()
-    return next((int(os.environ[name]) for name in ("WORLD_SIZE", *MPI) if name in os.environ), 1)
+    names = ["WORLD_SIZE"] if is_launched() else ["WORLD_SIZE", *MPI]
+    return max((int(os.environ[name]) for name in names if name in os.environ), default=1)
 
 
 def is_launched() -> bool:

@@ -333,6 +333,7 @@ ENVIRONMENTS = [  # variables, how many processes they stand for, or what is wro
     ({"SLURM_NTASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "2"}, 1),
     ({"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "1"}, 1),
     (OPENMPI, 2),
+    (OPENMPI | {"PMI_SIZE": "1"}, 2),
     (SLURM | {"MASTER_ADDR": "localhost"}, 2),
     (SLURM, "PMI_SIZE is set .* MASTER_ADDR is not"),
     *((without(OPENMPI, name), f"OMPI_COMM_WORLD_SIZE is set .* {name} is not") for name in [*OPENMPI][1:]),
