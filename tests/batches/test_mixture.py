@@ -1,8 +1,10 @@
 """Weights of sources: exact numbers in each block, whole epochs of each source, one cursor, and what is refused."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from longmlm.batches import sampling
@@ -29,12 +31,11 @@ def test_the_worked_example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "BLOCK", 10)
     both = mixed({"A": 1.0, "B": 5.0}, {"A": (6, 60), "B": (3, 30)})
     assert both.drawn == (3, 7)
-    values = permuted(np.arange(10), 10, 4, sampling.BLOCKS + 2)
-    drawn = both.batch(20, 10, seed=4)
-    for value, source, size, first, index, epoch in ((1, 0, 6, 0, 1, 1), (5, 1, 3, 6, 1, 5)):
-        place = values.tolist().index(value)
+    drawn = both.batch(20, 10, seed=0)
+    assert "".join("AB"[row_id >= 6] for row_id in drawn.row_ids.tolist()) == "BABABBABBB"
+    for place, source, size, first, index, epoch in ((3, 0, 6, 0, 1, 1), (5, 1, 3, 6, 2, 5)):
         number = (source + 1) * sampling.EPOCHS + epoch
-        assert drawn.row_ids[place] == first + permuted(np.array([index]), size, 4, number).item()
+        assert drawn.row_ids[place] == first + permuted(np.array([index]), size, 0, number).item()
         assert drawn.epochs[place] == epoch
 
 
@@ -57,6 +58,29 @@ def test_every_row_of_a_source_is_seen_once_before_one_is_seen_again() -> None:
         orders = [row_ids[epochs == epoch].tolist() for epoch in range(epochs.max())]
         assert all(sorted(order) == list(range(FIRST[name], FIRST[name] + size)) for order in orders)
         assert len({*map(tuple, orders)}) == len(orders)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(1, 400), st.floats(0.2, 5.0)), min_size=2, max_size=5),
+    st.lists(st.integers(1, 900), min_size=1, max_size=5),
+    st.integers(0, 2**63 - 1),
+)
+def test_at_every_cursor_each_row_of_a_source_was_seen_as_often_as_the_others_or_once_less(
+    sizes: list[tuple[int, float]], steps: list[int], seed: int
+) -> None:
+    sources = {f"source-{number}": (rows, 10 * rows) for number, (rows, _) in enumerate(sizes)}
+    weights: dict[str, Weight] = {f"source-{number}": weight for number, (_, weight) in enumerate(sizes)}
+    assume(min(rows * weight for rows, weight in sizes) > sum(rows * weight for rows, weight in sizes) / BLOCK)
+    found, ends = mixed(weights, sources), np.cumsum([0, *steps]).tolist()
+    draws = [found.batch(cursor, following - cursor, seed) for cursor, following in pairwise(ends)]
+    row_ids, epochs = np.concatenate([(draw.row_ids, draw.epochs) for draw in draws], axis=1)
+    borders = np.cumsum([0, *found.num_rows])
+    for number, size in enumerate(found.num_rows):
+        is_own = np.searchsorted(borders, row_ids, "right") - 1 == number
+        own, times = row_ids[is_own].tolist(), epochs[is_own].tolist()
+        assert times == [draw // size for draw in range(len(own))], "an epoch begins before the last has ended"
+        assert len({*zip(own, times, strict=True)}) == len(own), "a row is drawn twice in an epoch"
 
 
 @settings(deadline=None, max_examples=30)

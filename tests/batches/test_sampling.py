@@ -23,6 +23,12 @@ def test_permuted_is_a_permutation_for_every_size(seed: int) -> None:
             assert sorted(order_of(size, seed, epoch)) == list(range(size))
 
 
+def test_the_worked_example() -> None:
+    assert [order_of(5, 0, epoch) for epoch in (0, 1)] == [[4, 0, 1, 2, 3], [4, 3, 0, 2, 1]]
+    draw = global_batch(cursor=3, num_rows=3, dataset_rows=5, seed=0)
+    assert (draw.row_ids.tolist(), draw.epochs.tolist()) == ([2, 3, 4], [0, 0, 1])
+
+
 def test_the_order_differs_by_epoch_and_by_seed() -> None:
     orders = {tuple(order_of(50, seed, epoch)) for seed in range(20) for epoch in range(20)}
     assert len(orders) == 400

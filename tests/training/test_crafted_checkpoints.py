@@ -101,9 +101,9 @@ def test_what_no_run_wrote_is_refused_with_the_name_of_its_file(half_trained: An
     for name, change in STATES.items():
         path.write_bytes(change(content))
         assert "damaged" in refusal(path, lambda: read_state(folder)), name
-    path.write_bytes(state_with("format", 2)(content))
+    path.write_bytes(state_with("format", 1)(content))
     seal_again(folder)
-    assert "its format is 2" in refusal(path, lambda: best_checkpoint(Path(half_trained.run)))
+    assert "its format is 1" in refusal(path, lambda: best_checkpoint(Path(half_trained.run)))
     path.write_bytes(content)
     seal_again(folder)
 

@@ -11,7 +11,7 @@ from longmlm.folders import FileEntry, read_manifest
 from longmlm.settings.prepare import COMPRESSED, Duplicates, PackingMode, Segmentation, source_names
 from longmlm.settings.pretrain import PretrainRecipe
 
-RECIPE_VERSION = 3
+RECIPE_VERSION = 4
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version", "terms", "terms_sha256")
@@ -67,7 +67,7 @@ class RowsPlan:
     """All that rows depend on; equal plans give equal rows, whatever the number of workers.
 
     `recipe_version` is that of the rules by which text becomes rows, such as the ends of sentences: since 3, no row
-    mixes sources.
+    mixes sources; since 4, short rows are drawn from a stream of random bits of their own.
 
     `tokenizer_fingerprint` covers the whole tokenizer backend, `tokenizer_sha256` is the hash of its files, if they are
     in a folder. `segmenter` is the library that found words, with its version.

@@ -121,7 +121,10 @@ class CheckpointState(Artifact):
     `precision` is the one that the run computes in; `rows` names them as the run read them, those on the hub at their
     commit. `num_threads` is that of each process, on CPUs. `rows_plan`
     is what the rows depend on, `architecture_sha256` the hash of the config.json that an untrained model started from.
+    `first_cursor` is the one at which the run began: rows before it were read by the run that it started from.
     `continuations` are the steps that were added to those of the recipe, the latest last.
+
+    A format stands for an order of the rows too: since 2, it is drawn from a stream of random bits of its own.
     """
 
     FILE: ClassVar[str] = "state.json"
@@ -136,6 +139,7 @@ class CheckpointState(Artifact):
     num_threads: int | None = None
     rows_plan: RowsPlan | None = None
     architecture_sha256: str | None = None
+    first_cursor: int = 0
     continuations: tuple[Continuation, ...] = ()
 
     @property

@@ -15,13 +15,12 @@ Each selected token, or each span, is shown as mask tokens, as random tokens or 
 """
 
 import math
-import threading
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Integer, UInt64
 
-from longmlm.data.row import Maskable, Row
+from longmlm.data.row import Maskable, Row, Stream, philox_at
 from longmlm.settings.masking import Masking
 
 MAX_SPAN_WORDS, SPAN_END_PROBABILITY = 10, 0.2  # the probability with which a span ends after each word
@@ -44,12 +43,11 @@ class MaskedRow:
 def mask_row(row: Row, vocabulary: Maskable, masking: Masking, seed: int, epoch: int, row_id: int) -> MaskedRow:
     """Returns the row with round(fraction * maskable) positions selected, at least one if any is maskable.
 
-    The mask depends on (seed, epoch, row_id) only: random bits come from Philox with the key (seed, row_id) and the
-    epoch as the highest word of the counter (Salmon et al. 2011). Each selected token, or each span of them, is shown
-    as the mask token, as random tokens or unchanged, with the probabilities of `masking`.
+    The mask depends on (seed, epoch, row_id) only. Each selected token, or each span of them, is shown as the mask
+    token, as random tokens or unchanged, with the probabilities of `masking`.
     """
     pattern = epoch if masking.mask_patterns is None else epoch % masking.mask_patterns
-    philox = philox_at((seed, row_id), (0, 0, 0, pattern))
+    philox = philox_at(Stream.MASKS, (seed, row_id), pattern)
     seen = row.input_ids.astype(np.int64)
     maskable = vocabulary.is_maskable[seen].nonzero()[0]
     num_selected = min(len(maskable), max(1, round(masking.selected_fraction * len(maskable))))
@@ -186,16 +184,3 @@ def _order(keys: UInt64[np.ndarray, " n"], count: int) -> Int64[np.ndarray, " co
 
 def _unit_interval(words: UInt64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-STREAM = threading.local()
-
-
-def philox_at(key: tuple[int, int], counter: tuple[int, ...]) -> np.random.Philox:
-    """Returns a generator with this key and counter: the one of the thread, as a new one costs as much as a mask."""
-    if not hasattr(STREAM, "philox"):
-        STREAM.philox = np.random.Philox(0)
-    state = {"counter": np.array(counter, np.uint64), "key": np.array(key, np.uint64)}
-    buffer = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
-    STREAM.philox.state = {"bit_generator": "Philox", "state": state, **buffer}
-    return STREAM.philox

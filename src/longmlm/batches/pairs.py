@@ -20,14 +20,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer
 
-from longmlm.batches.masking import philox_at
-from longmlm.data.row import LooseRows, Row, SpecialTokens
+from longmlm.data.row import LooseRows, Row, SpecialTokens, Stream, philox_at
 from longmlm.data.rows import Rows
 from longmlm.settings.masking import PairKind
 
 NO_PAIR = -100  # the label that transformers ignores
 IN_ORDER, NEGATIVE = 0, 1
-PAIR_STREAM, PARTNER_STREAM = 1, 2  # a word of Philox's counter; masks have 0
 NUM_PARTNERS, TOLERANCE = 10, 0.1
 DOCUMENT_COLUMNS = ("document_starts", "document_sources", "document_hashes")
 
@@ -57,13 +55,13 @@ class Pairing:
         starts = _sentence_starts(row)
         if len(starts) == 1:
             return PairedRow(**_columns(row), second_start=len(row), label=NO_PAIR)
-        split, sign, start = _random_integers(seed, row_id, PAIR_STREAM, epoch, 3)
+        split, sign, start = _random_integers(Stream.PAIRS, seed, row_id, epoch, 3)
         border = int(starts[1 + split % (len(starts) - 1)])
         first, second = row.window(1, border, special), row.window(border, len(row) - 1, special)
         if sign % 2 and self.kind == "sop":
             return _joined(second, first, NEGATIVE)
         if sign % 2:
-            drawn = _random_integers(seed, row_id, PARTNER_STREAM, epoch, NUM_PARTNERS)
+            drawn = _random_integers(Stream.PARTNERS, seed, row_id, epoch, NUM_PARTNERS)
             partners = (other for number in drawn if _is_partner(other := rows[number % len(rows)], row))
             if other := _random_second(partners, start, second, rows.row_length - len(first) - 1, special):
                 return _joined(first, other, NEGATIVE)
@@ -137,6 +135,6 @@ def _sentence_starts(row: Row) -> Integer[np.ndarray, " sentences"]:
     return row.sentence_starts
 
 
-def _random_integers(seed: int, row_id: int, drawn: int, epoch: int, count: int) -> list[int]:
-    """Returns random numbers of 53 bits; `drawn` is the word of the counter that says what they are for."""
-    return [int(word) >> 11 for word in philox_at((seed, row_id), (0, 0, drawn, epoch)).random_raw(count)]
+def _random_integers(stream: Stream, seed: int, row_id: int, epoch: int, count: int) -> list[int]:
+    """Returns random numbers of 53 bits."""
+    return [int(word) >> 11 for word in philox_at(stream, (seed, row_id), epoch).random_raw(count)]

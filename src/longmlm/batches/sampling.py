@@ -3,19 +3,21 @@
 Each epoch is a permutation of the rows that is computed, not stored. With 5 rows and seed 0, the indices are permuted
 as 4-bit numbers by a network that the epoch selects, and a result above 4 is permuted again until it is a row:
 
-    epoch 0: 0 -> 9 -> 7 -> 10 -> 0,  1 -> 13 -> 6 -> 14 -> 4,  2 -> 1,  3 -> 11 -> 3,  4 -> 8 -> 15 -> 2
-    so the order of epoch 0 is rows 0 4 1 3 2; that of epoch 1 is rows 2 1 4 0 3
+    epoch 0: 0 -> 7 -> 6 -> 4,  1 -> 11 -> 0,  2 -> 13 -> 14 -> 8 -> 9 -> 1,  3 -> 10 -> 15 -> 2,  4 -> 3
+    so the order of epoch 0 is rows 4 0 1 2 3; that of epoch 1 is rows 4 3 0 2 1
 
-The cursor counts the rows that the whole run has consumed. A global batch of 3 rows at cursor 3 takes rows 3 and 2 of
-epoch 0 and row 2 of epoch 1: it straddles two epochs, and no row is dropped.
+The cursor counts the rows that the whole run has consumed. A global batch of 3 rows at cursor 3 takes rows 2 and 3 of
+epoch 0 and row 4 of epoch 1: it straddles two epochs, and no row is dropped.
 
 With weights, rows are drawn in blocks of 1,000, each with the same number of rows of a given source. With blocks of
 10, a source A of 6 rows with weight 1 and a source B of 3 rows with weight 5, these numbers are in the ratio 6 * 1 to
-3 * 5: 2.86 and 7.14 of 10, rounded by the largest remainder to 3 and 7. A permutation of 0 to 9 orders each block. In
-the third block,
+3 * 5: 2.86 and 7.14 of 10, rounded by the largest remainder to 3 and 7. A permutation of 0 to 9 orders each block:
+values below 3 stand for A. With seed 0, the third block is B A B A B B A B B B, in which
 
-    value 1 is below 3: draw 2 * 3 + 1 = 7 of A, and since 7 = 1 * 6 + 1, that is row permuted(1) of its epoch 1
-    value 5 is not: draw 2 * 7 + 5 - 3 = 16 of B, and since 16 = 5 * 3 + 1, that is row permuted(1) of its epoch 5
+    the second A is draw 2 * 3 + 1 = 7 of A, and since 7 = 1 * 6 + 1, it is row permuted(1) of its epoch 1
+    the fourth B is draw 2 * 7 + 3 = 17 of B, and since 17 = 5 * 3 + 2, it is row permuted(2) of its epoch 5
+
+A source's draws are counted in the order of the run, so all its rows are seen before one is seen again.
 """
 
 from collections.abc import Mapping
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int64, UInt64
 
+from longmlm.data.row import Stream, philox_at
 from longmlm.errors import DataError
 from longmlm.settings.pretrain import Weight, has_shares, number_of, weights_problem
 
@@ -48,7 +51,7 @@ def permuted(index: Int64[np.ndarray, " rows"], size: int, seed: int, epoch: int
     until the result is below `size` (Black and Rogaway 2002): constant time per element and no index file.
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
-    keys = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(NUM_ROUNDS)
+    keys = philox_at(Stream.ORDER, (seed, epoch)).random_raw(NUM_ROUNDS)
     walked = _feistel(np.asarray(index, dtype=np.uint64), half, keys)
     while (outside := walked >= size).any():
         walked[outside] = _feistel(walked[outside], half, keys)
@@ -99,19 +102,26 @@ class Mixture:
 
     def batch(self, cursor: int, num_rows: int, seed: int) -> Draw:
         """Returns the `num_rows` rows that follow the first `cursor` rows of the run, with epochs of their sources."""
-        blocks, values = np.divmod(np.arange(cursor, cursor + num_rows, dtype=np.int64), BLOCK)
+        blocks, places = np.divmod(np.arange(cursor, cursor + num_rows, dtype=np.int64), BLOCK)
+        sources, draws = np.empty((2, num_rows), dtype=np.int64)
         for block in np.unique(blocks).tolist():
             here = blocks == block
-            values[here] = permuted(values[here], BLOCK, seed, BLOCKS + block)
-        drawn, sizes = np.array(self.drawn), np.array(self.num_rows)
-        first_values, first_rows = np.cumsum(drawn) - drawn, np.cumsum(sizes) - sizes
-        sources = np.searchsorted(first_values, values, side="right") - 1
-        epochs, index = np.divmod(blocks * drawn[sources] + values - first_values[sources], sizes[sources])
-        row_ids = first_rows[sources]
+            sources[here], draws[here] = (of_block[places[here]] for of_block in self._block(block, seed))
+        sizes = np.array(self.num_rows)
+        epochs, index = np.divmod(draws, sizes[sources])
+        row_ids = (np.cumsum(sizes) - sizes)[sources]
         for source, epoch in set(zip(sources.tolist(), epochs.tolist(), strict=True)):
             here = (sources == source) & (epochs == epoch)
             row_ids[here] += permuted(index[here], self.num_rows[source], seed, (source + 1) * EPOCHS + epoch)
         return Draw(row_ids, epochs)
+
+    def _block(self, block: int, seed: int) -> tuple[Int64[np.ndarray, " block"], Int64[np.ndarray, " block"]]:
+        """Returns the source of each row of a block, and how many rows of that source are drawn before it."""
+        drawn = np.array(self.drawn)
+        sources = np.searchsorted(np.cumsum(drawn), permuted(np.arange(BLOCK), BLOCK, seed, BLOCKS + block), "right")
+        draws = np.empty(BLOCK, dtype=np.int64)
+        draws[np.argsort(sources, kind="stable")] = np.arange(BLOCK)  # by source, and in it by place
+        return sources, draws + (block * drawn - (np.cumsum(drawn) - drawn))[sources]
 
 
 def mixture_of(weights: Mapping[str, Weight], sources: Mapping[str, tuple[int, int]]) -> Mixture | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool
 
-from longmlm.data.row import Row, SpecialTokens, TokenizedSentence, WordTable, joined
+from longmlm.data.row import Row, SpecialTokens, Stream, TokenizedSentence, WordTable, joined, philox_at
 from longmlm.settings.prepare import PackingMode
 
 MAX_CHARACTER_BYTES = 4  # in UTF-8
@@ -87,8 +87,8 @@ class OpenRow:
         number, self.rows_of_document = self.rows_of_document, self.rows_of_document + 1
         if not self.short_row_share:
             return self.capacity
-        key = np.array([document.text_hash, number], dtype=np.uint64)
-        is_short, length = (int(word) >> 11 for word in np.random.Philox(key=key).random_raw(2))
+        philox = philox_at(Stream.SHORT_ROWS, (document.text_hash, number))
+        is_short, length = (int(word) >> 11 for word in philox.random_raw(2))
         return 2 + length % (self.capacity - 1) if is_short * 2.0**-53 < self.short_row_share else self.capacity
 
     def close(self) -> Row:

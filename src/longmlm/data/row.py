@@ -1,7 +1,9 @@
-"""Packed rows: a row, rows in memory, and the ids that rows and masks use. It imports only numpy."""
+"""Packed rows: a row, rows in memory, and the ids and the random bits that rows and masks use. It imports only numpy."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum, unique
 from typing import ClassVar, Self
 
 import numpy as np
@@ -151,3 +153,30 @@ class LooseRows:
     def row_length(self) -> int:
         """Tokens of the longest row."""
         return max(map(len, self.rows))
+
+
+@unique
+class Stream(IntEnum):
+    """What random bits are for: a word of Philox's counter, so that no two uses read the same bits."""
+
+    MASKS = 0
+    PAIRS = 1
+    PARTNERS = 2
+    ORDER = 3
+    SHORT_ROWS = 4
+
+
+OF_THREAD = threading.local()
+
+
+def philox_at(stream: Stream, key: tuple[int, int], number: int = 0) -> np.random.Philox:
+    """Returns a generator of random bits that depend on these numbers only (Salmon et al. 2011).
+
+    It is the one of the thread, since a new one costs as much as a mask: draw all bits before the next call.
+    """
+    if not hasattr(OF_THREAD, "philox"):
+        OF_THREAD.philox = np.random.Philox(0)
+    state = {"counter": np.array((0, 0, stream, number), np.uint64), "key": np.array(key, np.uint64)}
+    buffer = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+    OF_THREAD.philox.state = {"bit_generator": "Philox", "state": state, **buffer}
+    return OF_THREAD.philox

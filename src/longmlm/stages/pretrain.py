@@ -151,7 +151,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         provenance=provenance,
         trained_on=training_record(config.recipe, rows, config.rows, precision),
         carried=loaded.carried,
-        cursor=0 if newest.folder else first_cursor(provenance.started_from, rows, config.recipe, accelerator),
+        cursor=saved.first_cursor if saved else first_cursor(provenance.started_from, rows, config.recipe, accelerator),
         rows_plan=rows.manifest.plan,
         architecture_sha256=saved.architecture_sha256 if saved else architecture and sha256_of(Path(architecture)),
         continuations=continuations,

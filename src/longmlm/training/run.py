@@ -34,7 +34,7 @@ from longmlm.training.backend import Backend
 class RunRecord:
     """What is saved next to the weights; `trained_on` is the entry for longmlm.json, without the progress made.
 
-    A new run reads the rows from `cursor` on: those before it were read by the run that it starts from. `rows_plan`,
+    The run reads the rows from `cursor` on: those before it were read by the run that it started from. `rows_plan`,
     `architecture_sha256` and `continuations` are those in CheckpointState.
     """
 
@@ -61,6 +61,7 @@ class RunRecord:
             num_threads=None if torch.cuda.is_available() else torch.get_num_threads(),
             rows_plan=self.rows_plan,
             architecture_sha256=self.architecture_sha256,
+            first_cursor=self.cursor,
             continuations=self.continuations,
         )
 
