@@ -9,7 +9,7 @@ most, row 0 has sentences of 4 3 2 5 tokens, and row 1, of another document, of 
     SOP, swapped 2 5    4 3         label 1
 
 The labels are those of transformers: next_sentence_label is 1 if B is random, sentence_order_label is 1 if A and B are
-swapped. A row of one sentence is no pair, and has no label.
+swapped. A row of one sentence is no pair, and has no label; nor has, with SOP, one whose lengths would tell its order.
 """
 
 import math
@@ -53,10 +53,11 @@ class Pairing:
         """
         row, special = rows[row_id], self.special
         starts = _sentence_starts(row)
-        if len(starts) == 1:
+        borders = _fair_borders(row, rows, row_id) if self.kind == "sop" else starts[1:]
+        if not len(borders):
             return PairedRow(**_columns(row), second_start=len(row), label=NO_PAIR)
         split, sign, start = _random_integers(Stream.PAIRS, seed, row_id, epoch, 3)
-        border = int(starts[1 + split % (len(starts) - 1)])
+        border = int(borders[split % len(borders)])
         first, second = row.window(1, border, special), row.window(border, len(row) - 1, special)
         if sign % 2 and self.kind == "sop":
             return _joined(second, first, NEGATIVE)
@@ -66,6 +67,20 @@ class Pairing:
             if other := _random_second(partners, start, second, rows.row_length - len(first) - 1, special):
                 return _joined(first, other, NEGATIVE)
         return _joined(first, second, IN_ORDER)
+
+
+def _fair_borders(row: Row, rows: Rows | LooseRows, row_id: int) -> Integer[np.ndarray, " borders"]:
+    """Returns where B may begin in a row for SOP so that lengths do not tell which segment is the first one.
+
+    Most rows begin with a sentence for which the row before had no room, and such sentences are longer than others: so
+    B begins with one too. Where a row begins with a sentence that would have had room, B does likewise.
+    """
+    starts, before = _sentence_starts(row), rows[row_id - 1] if row_id else None
+    if before is None or _document(before) != _document(row):
+        return starts[1:]
+    room = rows.row_length - 1 - len(before)  # with the separator between A and B
+    is_longer = np.diff(np.append(starts, len(row) - 1)) > room
+    return starts[1:][is_longer[1:] == is_longer[0]]
 
 
 def _is_partner(other: Row, row: Row) -> bool:

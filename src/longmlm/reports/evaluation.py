@@ -79,7 +79,7 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
         Section("By position", finer, _positions_chart(evaluation)),
     ]
     if evaluation.pairs:
-        text = "One pair of segments from each held-out row, drawn once; rows of a single sentence give no pair."
+        text = "One pair of segments from each held-out row, drawn once; rows of a single sentence give none."
         sections.append(Section("Pairs", text, {"model after training": str(evaluation.pairs)}))
     if evaluation.gains:
         text = (
