@@ -1,7 +1,6 @@
 """Random bits: no two uses of Philox read the same ones, whatever seeds, rows, epochs and documents there are."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ SEED = 7
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Stream, tuple[int, ...], bytes]]]:
+def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Stream, tuple[int, ...], bytes]]:
     """The stream, the key and counter, and the first bits of each generator that is asked for."""
     found: list[tuple[Stream, tuple[int, ...], bytes]] = []
 
@@ -35,7 +34,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Stream, tuple[i
 
     for module in (masking, pairs, sampling, packing):
         monkeypatch.setattr(module, "philox_at", noted)
-    yield found
+    return found
 
 
 def use_every_stream() -> None:

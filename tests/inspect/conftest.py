@@ -15,10 +15,23 @@ from longmlm.inspect.reading import Reader
 from tests.support.commands import command, printed, refusal
 from tests.support.hub_rows import hub, published_files
 from tests.support.tiny import World, held_out
-from tests.support.training import inputs
+from tests.support.training import drawn, inputs, settings, train
 from tests.support.worlds import run_folder, single_thread, world
 
-__all__ = ["command", "hub", "inputs", "printed", "published_files", "refusal", "run_folder", "single_thread", "world"]
+__all__ = [
+    "command",
+    "drawn",
+    "hub",
+    "inputs",
+    "printed",
+    "published_files",
+    "refusal",
+    "run_folder",
+    "settings",
+    "single_thread",
+    "train",
+    "world",
+]
 
 
 @pytest.fixture(scope="session")

@@ -111,7 +111,8 @@ class RowBatches(Dataset[BatchEncoding]):
 
     Item i has `rows_per_batch` rows, as a batch for a transformers model: `input_ids`, `attention_mask` and `labels`,
     each of shape [rows, tokens], padded on the right; labels are -100 except at selected tokens. Rows and masks are
-    those of longmlm's own training loop. Pass batch_size=None to the DataLoader, since an item is a batch already.
+    those of longmlm's own training loop, in a run that starts from a base model. Pass batch_size=None to the
+    DataLoader, since an item is a batch already.
     """
 
     rows: Rows

@@ -170,8 +170,11 @@ class Provenance(Artifact):
         return self.trained.pair_accuracy if self.trained else None
 
     @property
-    def earlier_tokens(self) -> int:
-        """The number of tokens that earlier runs were trained on, which is at least the epochs of any row."""
+    def first_epoch(self) -> int:
+        """The epoch from which the run counts those of masks and pairs, so that they differ from those of earlier runs.
+
+        It is the number of tokens that these were trained on, which is at least the epochs of any row.
+        """
         return sum(record.tokens for record in self.trained_before)
 
     def of_run(self, start: ModelSource) -> Self:

@@ -32,6 +32,7 @@ from longmlm.settings.pretrain import Weight, has_shares, number_of, weights_pro
 
 NUM_ROUNDS = 6
 BLOCK = 1000
+SEARCHED = 100_000  # rows that are drawn at once to find one, at most
 # Where the numbers of permutations begin: those of blocks, and those of a source's epochs; without weights, at 0.
 BLOCKS, EPOCHS = 1 << 63, 1 << 40
 
@@ -122,6 +123,21 @@ class Mixture:
         draws = np.empty(BLOCK, dtype=np.int64)
         draws[np.argsort(sources, kind="stable")] = np.arange(BLOCK)  # by source, and in it by place
         return sources, draws + (block * drawn - (np.cumsum(drawn) - drawn))[sources]
+
+
+def rows_after(cursor: int, num_rows: int, dataset_rows: int, mixture: Mixture | None, seed: int) -> Draw:
+    """Returns the `num_rows` rows that follow the first `cursor` rows of a run with this mixture, or without any."""
+    return mixture.batch(cursor, num_rows, seed) if mixture else global_batch(cursor, num_rows, dataset_rows, seed)
+
+
+def next_epoch(row_id: int, cursor: int, dataset_rows: int, mixture: Mixture | None, seed: int) -> int:
+    """Returns the epoch of a row when it is drawn for the first time after the first `cursor` rows of a run."""
+    num_rows = min(SEARCHED, dataset_rows)
+    while True:
+        draw = rows_after(cursor, num_rows, dataset_rows, mixture, seed)
+        if len(epochs := draw.epochs[draw.row_ids == row_id]):
+            return int(epochs[0])
+        cursor += num_rows
 
 
 def mixture_of(weights: Mapping[str, Weight], sources: Mapping[str, tuple[int, int]]) -> Mixture | None:

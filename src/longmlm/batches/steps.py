@@ -16,7 +16,7 @@ from longmlm.artifacts.rows import check_rows_fit_positions
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
 from longmlm.batches.pairs import Pairing
-from longmlm.batches.sampling import Mixture, global_batch, micro_batches, share_of_rank
+from longmlm.batches.sampling import Mixture, micro_batches, rows_after, share_of_rank
 from longmlm.data.row import Maskable, Row
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary
@@ -120,10 +120,7 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
 
     def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
         recipe = self.recipe
-        if recipe.mixture:
-            draw = recipe.mixture.batch(index, self.rows_per_step, recipe.seed)
-        else:
-            draw = global_batch(index, self.rows_per_step, len(self.rows), recipe.seed)
+        draw = rows_after(index, self.rows_per_step, len(self.rows), recipe.mixture, recipe.seed)
         share = share_of_rank(draw, self.rank, self.num_processes)
         masked = [
             mask_row(self._row(row_id, epoch), recipe.vocabulary, recipe.masking, recipe.seed, epoch, row_id)

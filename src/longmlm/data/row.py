@@ -1,4 +1,4 @@
-"""Packed rows: a row, rows in memory, and the ids and the random bits that rows and masks use. It imports only numpy."""
+"""Packed rows: a row, rows in memory, and the ids and random bits that rows and masks use. It imports only numpy."""
 
 import threading
 from collections.abc import Sequence

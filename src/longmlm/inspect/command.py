@@ -9,18 +9,20 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from longmlm.artifacts.artifact import present
+from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import RowsPlan
 from longmlm.batches.masking import mask_row
 from longmlm.batches.pairs import IN_ORDER, NEGATIVE, NO_PAIR, PairedRow, Pairing
+from longmlm.batches.sampling import mixture_of, next_epoch
 from longmlm.config import read
 from longmlm.data.pretrained import TOKENIZER_FILE
 from longmlm.data.row import LooseRows
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, decode, load_vocabulary, tokenizer_folder, vocabulary_of
-from longmlm.errors import ConfigError, DataError, FolderError, counted
+from longmlm.errors import ConfigError, DataError, FolderError, ModelError, counted
 from longmlm.escaping import markup, print_escaped
 from longmlm.evaluation.frozen import viewer_of
-from longmlm.hubs.models import config_of_model
+from longmlm.hubs.models import config_of_model, file_of_model
 from longmlm.inputs import positions_of
 from longmlm.inspect.drawing import PAGE_HEADER, has_colours, rows_page, rows_text
 from longmlm.inspect.reading import Reader, Reading
@@ -31,9 +33,16 @@ from longmlm.settings.masking import HeldOut, Masking
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe
 from longmlm.settings.shipped import bundled_name, bundled_resolved
 from longmlm.temporary import check_own_file, check_writable
-from longmlm.training.run_folder import CHECKPOINTS, SETTINGS, likely_best_checkpoint
+from longmlm.training.run_folder import (
+    CHECKPOINTS,
+    SETTINGS,
+    checkpoint_folder,
+    cursor_after,
+    likely_best_checkpoint,
+    newest_state,
+)
 
-PAIR_LABELS = {IN_ORDER: "a pair in order", NEGATIVE: "a negative pair", NO_PAIR: "one sentence, so no pair"}
+PAIR_LABELS = {IN_ORDER: "a pair in order", NEGATIVE: "a negative pair", NO_PAIR: "no pair"}
 NAMES = {"train": "training row", "held_out": "held-out row"}
 MAX_NUMBERS = 20  # of rows that are listed
 
@@ -88,12 +97,14 @@ def resolved(config: InspectConfig) -> InspectConfig:
     run = Path(config.rows)
     if (run / CHECKPOINTS).is_dir():
         trained = read(PretrainConfig, [run / SETTINGS])
-        if config.seed is not None or config.masking or config.pairs:
+        own = (config.seed, config.masking, config.pairs, config.run, config.start, config.weights or None)
+        if any(one is not None for one in own):
             raise ConfigError(
-                f"{run} has masks of its own: remove seed, masking, pairs and the pipeline file, or name its rows, "
-                f"{trained.rows}"
+                f"{run} has masks of its own: remove seed, masking, pairs, run, start, weights and the pipeline file, "
+                f"or name its rows, {trained.rows}"
             )
-        return replace(config, rows=trained.rows, **masks_of(trained.recipe, trained.recipe.held_out, config.split))
+        masks = masks_of(trained.recipe, trained.recipe.held_out, config.split)
+        return replace(config, rows=trained.rows, run=config.rows, start=trained.start.checkpoint, **masks)
     trained_seed = PretrainRecipe.__dataclass_fields__["seed"].default
     seed = HeldOut().mask_seed if config.split == "held_out" else trained_seed
     return replace(config, seed=seed if config.seed is None else config.seed, masking=config.masking or Masking())
@@ -191,10 +202,12 @@ def readings_of(
     maskable = reader.vocabulary.maskable_in(masking.unit)
     if config.split == "train":
         pairing = Pairing(config.pairs, special) if config.pairs else None
-        for epoch in config.epochs:
+        first_epoch = first_epoch_of(config, rows, number)
+        for shown in config.epochs:
+            epoch = first_epoch + shown
             row = pairing.pair(rows, number, seed, epoch) if pairing else rows[number]
             kind = f", {PAIR_LABELS[row.label]}" if isinstance(row, PairedRow) else ""
-            yield reader.read(f"epoch {epoch:,}{kind}", mask_row(row, maskable, masking, seed, epoch, number))
+            yield reader.read(f"epoch {shown:,}{kind}", mask_row(row, maskable, masking, seed, epoch, number))
         return
     masked = mask_row(rows[number], maskable, masking, seed, 0, number)
     for view in config.views:
@@ -202,3 +215,28 @@ def readings_of(
         for place, (one, _) in enumerate(shown):
             title = {"whole": "whole row", "cut": f"cut to {base_positions:,} tokens"}.get(view)
             yield reader.read(title or f"window {place + 1} of {len(shown)}", one, place * (base_positions - 2))
+
+
+def first_epoch_of(config: InspectConfig, rows: Rows, row_id: int) -> int:
+    """Returns the epoch in which training masks a row when it reads that row for the first time.
+
+    It is that of the run as its checkpoints record it, or else that of a run that starts now.
+    """
+    run, seed = Path(config.run or ""), config.seed or 0
+    if config.run and (saved := newest_state(run)):
+        cursor, about = saved.first_cursor, read_provenance(checkpoint_folder(run, saved.state.step))
+    elif config.start:
+        start = likely_best_checkpoint(bundled_resolved(config.start))
+        cursor, about = cursor_after(Path(start), rows.sha256, seed, config.weights), _history(start)
+    else:
+        return 0
+    mixture = mixture_of(config.weights, rows.manifest.sources("train"))
+    return about.first_epoch + next_epoch(row_id, cursor, len(rows), mixture, seed)
+
+
+def _history(start: str) -> Provenance:
+    """Returns the history of a run that starts from a model, an empty one if the model is out of reach."""
+    path = None
+    with suppress(ModelError):
+        path = file_of_model(start, None, Provenance.FILE)
+    return (read_provenance(path.parent) if path else Provenance()).of_run(ModelSource(name=start))

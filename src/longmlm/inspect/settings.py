@@ -1,12 +1,12 @@
 """Settings of the inspect command: which rows are shown, under which masks, and whose predictions."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from longmlm.settings.masking import HeldOut, Masking, PairKind, pair_kind
 from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.settings.pretrain import PretrainRecipe, Weight
 from longmlm.settings.tables import Table, Unused
 
 RowView = Literal["whole", "cut", "windows"]
@@ -16,7 +16,8 @@ def masks_of(recipe: PretrainRecipe, held_out: HeldOut, split: str) -> dict[str,
     """Returns the seed and the settings of the masks and pairs that a split has in training, or in evaluation."""
     if split == "held_out":
         return {"seed": held_out.mask_seed, "masking": held_out.masking}
-    return {"seed": recipe.seed, "masking": recipe.masking, "pairs": pair_kind(recipe.pairs)}
+    own = {"seed": recipe.seed, "masking": recipe.masking, "weights": recipe.weights}
+    return own | {"pairs": pair_kind(recipe.pairs)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class InspectConfig:
     max_rows: int = 3
     """How many rows to show at most, unless `row` names them."""
     epochs: tuple[int, ...] = (0,)
-    """Epochs whose masks to show: on a page side by side."""
+    """Epochs whose masks to show, on a page side by side: 0 is the first time that the run reads a row."""
     views: tuple[RowView, ...] = ("whole",)
     """What evaluation gives models of a held-out row: all of it, its start cut to the base model's length, or all of it
     in windows of that length."""
@@ -59,6 +60,14 @@ class InspectConfig:
     pairs: PairKind | None = None
     """Kind of the pairs of segments that training draws from the rows in each epoch, if it does. A pipeline file or a
     run folder gives its own."""
+    run: str | None = None
+    """Run folder that records from where epochs count, once it has a checkpoint; a pipeline file gives its own."""
+    start: str | None = None
+    """Model that the run starts from: if longmlm trained it, the run draws other masks than those it was trained under.
+    A pipeline file or a run folder gives its own."""
+    weights: dict[str, Weight] = field(default_factory=dict)
+    """Weights of sources, which decide how often a run that goes on after the rows of another one has read each. A
+    pipeline file or a run folder gives its own."""
     page: str | None = None
     """HTML file to write instead of printing the rows."""
 
@@ -86,7 +95,9 @@ class InspectConfig:
         if self.split == "held_out":
             masks = ("masking.mask_patterns", "masking.unit") if self.masking else ()
             reason = "with split = held_out, whose rows have one mask of single tokens each: remove it"
-            yield ("epochs", "pairs", *masks), reason
+            yield ("epochs", "pairs", "run", "start", "weights", *masks), reason
+        elif not (self.run or self.start):
+            yield ("weights",), "without start: remove it, or set start"
         if self.views == ("whole",):
             yield ("base",), "without views cut or windows: remove it"
         if not self.model:
@@ -99,4 +110,12 @@ class InspectConfig:
         held_out = evaluate.recipe.held_out if evaluate else recipe.held_out
         masks = masks_of(recipe, held_out, own.get("split", "train"))
         base = {"base": evaluate.base} if evaluate and tuple(own.get("views", ())) not in ((), ("whole",)) else {}
-        return {"rows": pipeline.prepare.output, **base, **masks, "masking": asdict(masks["masking"])}
+        training = {} if own.get("split") == "held_out" else _beginning(pipeline)
+        return {"rows": pipeline.prepare.output, **base, **training, **masks, "masking": asdict(masks["masking"])}
+
+
+def _beginning(pipeline: ResolvedPipeline) -> Table:
+    """Returns the run of a pipeline, and what it starts from unless the pipeline extends that: it was not trained."""
+    start, extend = pipeline.pretrain.start.checkpoint, pipeline.extend
+    is_new = start is None or (extend is not None and start == extend.output)
+    return {"run": pipeline.pretrain.run} | ({} if is_new else {"start": start})

@@ -292,7 +292,7 @@ def step_batches(
     pad = None if run.backend.objective.reads_packed_batches else vocabulary.special.pad
     pairing = Pairing(recipe.pairs.kind, vocabulary.special) if recipe.pairs else None
     maskable, isolates = vocabulary.maskable_in(recipe.masking.unit), recipe.isolate_documents
-    first_epoch = record.provenance.earlier_tokens
+    first_epoch = record.provenance.first_epoch
     drawn = Recipe(recipe.seed, num_rows, recipe.masking, maskable, pad, mixture, isolates, pairing, first_epoch)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

@@ -200,7 +200,7 @@ def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, 
     same: it would repeat rows and masks otherwise. Raises ArtifactError if its state is damaged.
     """
     folder = Path(start.name if start else "")
-    num_rows = broadcast_from_main(accelerator, lambda: cursor_after(folder, rows.sha256, recipe))
+    num_rows = broadcast_from_main(accelerator, lambda: cursor_after(folder, rows.sha256, recipe.seed, recipe.weights))
     if start and num_rows:
         accelerator.print(f"{start.name} was trained on {counted(num_rows, 'row')}: the run goes on after them")
     return num_rows

@@ -12,6 +12,7 @@ run/
 """
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -24,7 +25,7 @@ from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState, Continuation, RunSummary
 from longmlm.errors import ArtifactError, CheckpointError, FolderError, explained
 from longmlm.folders import EARLIER, MANIFEST, finish_replacement, read_manifest, verify
-from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe
+from longmlm.settings.pretrain import PretrainConfig, Weight
 from longmlm.temporary import PARTIAL, check_own_file, check_temporary, discard, is_own_file, mark, partial_of
 
 SETTINGS = "settings.toml"
@@ -184,8 +185,8 @@ def continuations_of(config: PretrainConfig, saved: CheckpointState | None) -> t
         raise CheckpointError(f"--more-steps continues a finished run, but {config.run}: {error}: {remedy}") from None
 
 
-def cursor_after(folder: Path, rows_sha256: str, recipe: PretrainRecipe) -> int:
-    """Returns the cursor of a checkpoint if a run with this recipe reads the same rows in the same order, else 0.
+def cursor_after(folder: Path, rows_sha256: str, seed: int, weights: Mapping[str, Weight]) -> int:
+    """Returns the cursor of a checkpoint if a run with this seed reads the same rows in the same order, else 0.
 
     Of a folder that is no checkpoint, it is 0 too. Raises ArtifactError for a damaged state.
     """
@@ -193,7 +194,7 @@ def cursor_after(folder: Path, rows_sha256: str, recipe: PretrainRecipe) -> int:
         return 0
     saved = read_state(folder)
     order = (saved.rows_sha256, saved.recipe.seed, saved.recipe.weights)
-    return saved.state.cursor if order == (rows_sha256, recipe.seed, recipe.weights) else 0
+    return saved.state.cursor if order == (rows_sha256, seed, weights) else 0
 
 
 def evaluated_checkpoints(run: Path) -> list[Path]:
