@@ -27,6 +27,10 @@ class DataError(UserError):
     """A corpus, a tokenizer or packed rows that cannot be used."""
 
 
+class AbsentError(DataError):
+    """Text, or a file that describes it, that is not there, or whose server does not respond."""
+
+
 class EncoderError(DataError):
     """A fast encoder that does not give the tokens of the tokenizer."""
 

@@ -1,7 +1,7 @@
 """Which results of a pipeline are current: complete, and made with the settings and the inputs that are expected now.
 
 A result's own artifact records both, an input by its hash: under another name it is the same, and a stage that was
-started by its own command is made like any other.
+started by its own command is made like any other. An input that is not there counts as unchanged.
 """
 
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ from longmlm.errors import ArtifactError, CheckpointError, DataError, FolderErro
 from longmlm.folders import MANIFEST, read_manifest, sha256_of
 from longmlm.hubs.model_files import listed_weights_sha256, local_model_sha256
 from longmlm.hubs.models import config_of_model
+from longmlm.hubs.transfers import redact
 from longmlm.model.families import num_usable_positions
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
@@ -67,7 +68,7 @@ def check_result(config: ResolvedPipeline, name: str) -> None:
 def check_text(config: PrepareConfig) -> None:
     """Raises DataError if the rows are complete but the corpus has changed; does nothing if it cannot be read."""
     try:
-        found = list(_rows(config.recipe, read_rows_manifest(result_of(config)).plan))
+        found = list(_rows(config.recipe, read_rows_manifest(result_of(config)).plan, result_of(config)))
     except DataError:
         return
     _refuse("prepare", result_of(config), [pair for pair in found if pair.place and not pair.is_same])
@@ -130,7 +131,7 @@ def differences(config: ResolvedPipeline, name: str) -> list[Pair]:
         case _ if not is_complete(stage):
             return []
         case PrepareConfig():
-            found = _rows(stage.recipe, read_rows_manifest(result).plan)
+            found = _rows(stage.recipe, read_rows_manifest(result).plan, result)
         case ExtendConfig():
             found = _extension(stage, result)
         case EvaluateConfig():
@@ -140,11 +141,26 @@ def differences(config: ResolvedPipeline, name: str) -> list[Pair]:
     return [pair for pair in found if not pair.is_same]
 
 
-def _rows(recipe: PrepareRecipe, recorded: RowsPlan) -> Iterator[Pair]:
-    """Yields what the manifest of rows records, or a run that was trained on them."""
-    from longmlm.data.engine import plan_rows  # imports datasets, which compare does not need to refuse settings
+def absent_text(config: PrepareConfig) -> str:
+    """Returns a note if text of complete rows is not there, which then counts as unchanged; an empty text else."""
+    from longmlm.data.rows_plan import plan_rows  # as in _rows
 
-    plan = plan_rows(recipe, recorded.tokenizer_fingerprint, recorded)[0].plan
+    recorded = read_rows_manifest(result_of(config)).plan
+    names = plan_rows(config.recipe, recorded.tokenizer_fingerprint, recorded, result_of(config)).absent
+    return f"note: {', '.join(map(redact, names))}: not there, so not compared with these rows" if names else ""
+
+
+def _rows(recipe: PrepareRecipe, recorded: RowsPlan, folder: Path) -> Iterator[Pair]:
+    """Yields what the manifest of the rows in a folder records, or a run that was trained on them.
+
+    Text that is not there counts as unchanged.
+    """
+    from longmlm.data.rows_plan import plan_rows, write_stamps  # it imports datasets: settings are refused without it
+
+    planned = plan_rows(recipe, recorded.tokenizer_fingerprint, recorded, folder)
+    plan = planned.work.plan
+    if plan.text == recorded.text and (folder / MANIFEST).is_file():
+        write_stamps(folder, planned)
     plan = replace(plan, segmenter=recorded.segmenter)  # an upgrade of its library asks for no new rows
     tokenizers = (ModelSource(name=one.tokenizer, sha256=one.tokenizer_sha256) for one in (recorded, plan))
     yield from pairs("recipe.", recorded.settings, plan.settings)
@@ -195,7 +211,7 @@ def _run(config: ResolvedPipeline) -> Iterator[Pair]:
         if before:
             yield _revision("start.revision", before, start.revision)
     if saved.rows_plan:
-        yield from _of_stage("prepare", _rows(config.prepare.recipe, saved.rows_plan))
+        yield from _of_stage("prepare", _rows(config.prepare.recipe, saved.rows_plan, result_of(config.prepare)))
     yield Pair("other rows", saved.rows_sha256, _rows_sha256(stage.rows) or saved.rows_sha256, stage.rows)
 
 

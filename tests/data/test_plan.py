@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from longmlm.artifacts.rows import RowsPlan, SourceFile, SourceRecord
-from longmlm.data.engine import plan_rows
+from longmlm.data.rows_plan import plan_rows
 from longmlm.settings.prepare import PrepareRecipe, Source
 
 

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
-from longmlm.data.engine import check_files_unchanged, plan_rows, prepare_rows
+from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.files import files_of
+from longmlm.data.rows_plan import check_files_unchanged, plan_rows
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
 from longmlm.planning.size import corpus_size
@@ -84,7 +85,7 @@ def test_a_remote_file_is_hashed_once_and_again_when_its_version_changes(
     made = prepare_rows(recipe, vocabulary, tmp_path / "rows")
     s3fs.S3FileSystem.clear_instance_cache()
     bucket.requests.clear()
-    work, _ = plan_rows(recipe, vocabulary.fingerprint, made.plan)
+    work, *_ = plan_rows(recipe, vocabulary.fingerprint, made.plan)
     assert work.plan == made.plan
     assert "get_object" not in bucket.requests
     assert bucket.requests

@@ -15,7 +15,8 @@ from datasets import Dataset, DatasetDict
 
 from longmlm.artifacts.rows import SourceRecord
 from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
-from longmlm.data.engine import pin_sources, plan_rows, prepare_rows
+from longmlm.data.engine import prepare_rows
+from longmlm.data.rows_plan import pin_sources, plan_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
 from longmlm.hubs.datasets import arrow_files, shards_of
@@ -175,7 +176,7 @@ def test_a_file_of_the_hub_is_known_by_the_hash_that_the_hub_tells(hub: Hub) -> 
     source = Source(files=(f"hf://datasets/{NAME}/data/train-*.parquet",), text_field="body")
     recipe = PrepareRecipe(tokenizer=str(TOKENIZER), row_length=64, sources=(source,))
     hub.sent.clear()
-    work, _ = plan_rows(recipe, "fingerprint")
+    work, *_ = plan_rows(recipe, "fingerprint")
     expected = [hashlib.sha256(content).hexdigest() for name, content in FILES.items() if "train" in name]
     assert [file.sha256 for file in work.files] == expected
     assert hub.sent == []

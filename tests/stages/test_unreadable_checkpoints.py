@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from longmlm.data.engine import _stamp, check_files_unchanged
+from longmlm.data.rows_plan import _stamp, check_files_unchanged
 from longmlm.errors import CheckpointError, DataError
 from longmlm.training.run_folder import best_checkpoint, checkpoint_folder, list_checkpoints, newest_verified, prune
 

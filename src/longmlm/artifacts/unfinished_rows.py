@@ -1,4 +1,4 @@
-"""Artifacts of rows that are being made: the plan of the work, and the report of each finished slice."""
+"""Artifacts of the making of rows: the plan of the work, stamps of the text, the report of each finished slice."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -32,6 +32,18 @@ class WorkPlan(Artifact):
     plan: RowsPlan
     files: tuple[FileStamp, ...]
     slices_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStamps(Artifact):
+    """sources.json beside the manifest of rows: a file of this size and time need not be hashed again.
+
+    Without it, or if it is of another format, files are hashed.
+    """
+
+    FILE: ClassVar[str] = "sources.json"
+
+    files: tuple[FileStamp, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,47 +1,32 @@
-"""Preparation of rows: a plan of all that they depend on, slices packed by an executor, and the sealed folder."""
+"""Preparation of rows: slices packed by an executor, and the sealed folder."""
 
-import functools
 import hashlib
 import operator
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import (
-    RECIPE_VERSION,
-    SPLITS,
-    Families,
-    RowsManifest,
-    RowsPlan,
-    SourceFile,
-    SourceRecord,
-    read_rows_manifest,
-)
-from longmlm.artifacts.unfinished_rows import FileStamp, WorkPlan
+from longmlm.artifacts.rows import SPLITS, Families, RowsManifest, RowsPlan, read_rows_manifest
+from longmlm.artifacts.unfinished_rows import WorkPlan
 from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.duplicates import find_families, survey_slice
 from longmlm.data.encoding import exact_encoder
 from longmlm.data.executor import run_slices
 from longmlm.data.fast_encoding import MakeEncoder
-from longmlm.data.files import SET_ASIDE, files_of, readable
+from longmlm.data.files import SET_ASIDE
 from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.rows import token_bytes
+from longmlm.data.rows_plan import check_files_unchanged, plan_rows, write_stamps
 from longmlm.data.slices import CONTENT, SURVEYS, UNFINISHED, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.data.words import check_tells_words, recorded_words, segmenter_of
+from longmlm.data.words import check_tells_words, segmenter_of
 from longmlm.errors import ArtifactError, DataError, EncoderError, UserError, counted
-from longmlm.folders import sha256_of
-from longmlm.hubs import storage
-from longmlm.hubs.datasets import commit_of, is_local, source_files
-from longmlm.hubs.model_files import tokenizer_sha256
-from longmlm.hubs.storage import AnyPath, located, version_of
 from longmlm.processes import exclusive_lock
 from longmlm.progress import message
-from longmlm.settings.prepare import Encoder, PrepareRecipe, Source
+from longmlm.settings.prepare import Encoder, PrepareRecipe
 from longmlm.temporary import PARTIAL, check_temporary, check_writable, claim, discard, empty, partial_of
 
 DIFFERS = "fast_encoder_differs"  # a file in the folder of unfinished rows
@@ -68,7 +53,8 @@ def prepare_rows(
         check_writable(output)
     for source in recipe.sources:
         check_language(source.language)
-    work, sources = plan_rows(recipe, vocabulary.fingerprint, _previous_plan(output))
+    planned = plan_rows(recipe, vocabulary.fingerprint, _previous_plan(output), output if output.exists() else None)
+    work, sources, _ = planned
     if not output.exists():
         slices = plan_slices(sources, recipe.slice_bytes)
         cuts = [[(span.start, span.end, span.source, span.size) for span in spans] for spans in slices]
@@ -90,55 +76,8 @@ def prepare_rows(
         if manifest.plan == replace(work.plan, recipe_version=manifest.plan.recipe_version):
             problem = "was made by a version of longmlm with other rules for sentences and rows"
         raise DataError(f"{output} {problem}: remove it or name another output")
+    write_stamps(output, planned)
     return manifest
-
-
-def plan_rows(
-    recipe: PrepareRecipe, tokenizer_fingerprint: str, earlier: RowsPlan | None = None
-) -> tuple[WorkPlan, tuple[Source, ...]]:
-    """Returns the plan, and the recipe's sources with those of the hub at a commit.
-
-    That is the commit of the same source in an earlier plan, if there is one, else what the revision means now. Raises
-    DataError for sources that cannot be used.
-    """
-    sources = pin_sources(recipe.sources, earlier.sources if earlier else ())
-    known = {file.path: file for source in (earlier.sources if earlier else ()) for file in source.files}
-    records: list[SourceRecord] = []
-    stamps: list[FileStamp] = []
-    for configured, source in zip(recipe.sources, sources, strict=True):
-        files = [] if _is_on_hub(source) else source_files(source) if source.dataset else files_of(source.files)
-        stamped = [_stamp(path, known) for path in files]
-        stamps += stamped
-        # all fields are passed on, so that one which the plan does not record is an error
-        fields: dict[str, Any] = asdict(configured)  # Any: fields of many types; also below
-        fields["commit"] = source.revision if _is_on_hub(source) else None
-        fields["files"] = tuple(SourceFile(path=one.path, sha256=one.sha256, version=one.version) for one in stamped)
-        records.append(SourceRecord(**fields))
-    settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}  # Any: as above
-    hashes = {"tokenizer_sha256": tokenizer_sha256(recipe.tokenizer), "tokenizer_fingerprint": tokenizer_fingerprint}
-    segmenter, terms_sha256 = recorded_words(recipe, earlier.segmenter if earlier else None)
-    settings |= {"segmenter": segmenter, "terms_sha256": terms_sha256}
-    plan = RowsPlan(**settings, **hashes, recipe_version=RECIPE_VERSION)
-    return WorkPlan(plan=plan, files=tuple(stamps)), sources
-
-
-def pin_sources(sources: Sequence[Source], earlier: Sequence[SourceRecord]) -> tuple[Source, ...]:
-    """Returns the sources, those of the hub at a commit: the one in an earlier record, else what the revision means."""
-    return tuple(
-        replace(source, revision=_commit(source, earlier)) if _is_on_hub(source) else source for source in sources
-    )
-
-
-def _is_on_hub(source: Source) -> bool:
-    return source.dataset is not None and not is_local(source)
-
-
-def _commit(source: Source, earlier: Sequence[SourceRecord]) -> str:
-    wanted = (source.dataset, source.subset, source.split, source.revision)
-    for record in earlier:
-        if record.commit and (record.dataset, record.subset, record.split, record.revision) == wanted:
-            return record.commit
-    return commit_of(str(source.dataset), source.revision)
 
 
 def _previous_plan(output: Path) -> RowsPlan | None:
@@ -149,44 +88,6 @@ def _previous_plan(output: Path) -> RowsPlan | None:
         except UserError:
             continue
     return None
-
-
-def _stamp(path: AnyPath, known: Mapping[str, SourceFile]) -> FileStamp:
-    """Returns the stamp of a file. A remote one is only read if neither its version nor its hash is known."""
-    if isinstance(path, Path):
-        status = path.stat()  # before the content, so that a later change shows
-        size, mtime_ns = status.st_size, status.st_mtime_ns
-        return FileStamp(path=str(path), sha256=_sha256_of(path, size, mtime_ns), bytes=size, mtime_ns=mtime_ns)
-    with readable(path):
-        size, version, sha256 = version_of(path)
-        earlier = known.get(str(path))
-        if sha256 is None and version and earlier and earlier.version == version:
-            sha256 = earlier.sha256
-        sha256 = sha256 or _sha256_of(path, size, version or time.monotonic_ns())
-    return FileStamp(path=str(path), sha256=sha256, bytes=size, mtime_ns=0, version=version)
-
-
-@functools.cache
-def _sha256_of(path: AnyPath, _size: int, _version: int | str) -> str:
-    """Returns the SHA-256 of a file, read once in a process that plans the same rows several times."""
-    if isinstance(path, Path):
-        return sha256_of(path)
-    with storage.open_bytes(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def check_files_unchanged(files: Sequence[FileStamp]) -> None:
-    """Raises DataError for a source file whose content is no longer the one that was hashed."""
-    for stamp in files:
-        try:
-            has_changed = _stamp(located(stamp.path), {stamp.path: stamp}).sha256 != stamp.sha256
-        except (FileNotFoundError, NotADirectoryError):
-            has_changed = True
-        if has_changed:
-            raise DataError(
-                f"{stamp.path} changed while its rows were made, so none are kept: run the same command again when the "
-                "file is complete"
-            )
 
 
 def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor, encoder: Encoder) -> None:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import pyarrow as pa
 from backports import zstd
 
-from longmlm.errors import DataError, counted, system_error
+from longmlm.errors import AbsentError, DataError, counted, system_error
 from longmlm.hubs import storage
 from longmlm.hubs.datasets import SAVED
 from longmlm.hubs.storage import AnyPath, located
@@ -73,7 +73,7 @@ def files_of(patterns: Sequence[str]) -> list[AnyPath]:
         paths = sorted(path for path in map(Path, names) if path.is_file())
         if not paths:
             _refuse_folder(pattern)
-            raise DataError(f"{_printable(pattern)}: no such file; relative paths start from the current folder")
+            raise AbsentError(f"{_printable(pattern)}: no such file; relative paths start from the current folder")
         if own := _own_files(paths, pattern):
             paths = [path for path in paths if path not in own]
             if not paths:

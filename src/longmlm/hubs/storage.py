@@ -15,7 +15,7 @@ from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 from upath import UPath
 
-from longmlm.errors import DataError, ReleaseError, UserError
+from longmlm.errors import AbsentError, DataError, ReleaseError, UserError
 from longmlm.folders import sha256_of
 from longmlm.hubs import huggingface
 from longmlm.hubs.transfers import Cause, TransferError, causes, redact, request_error, user_error
@@ -108,8 +108,9 @@ def files_at(pattern: str) -> list[AnyPath]:
     if unknown := next((name for name in names if found[name].get("size") is None), None):
         raise DataError(f"{redact(unknown)}: its server does not tell how large it is: download it, and name the copy")
     if not names:
-        folder = f"is a folder: name its files, as {pattern.rstrip('/')}/*.jsonl does"
-        raise DataError(f"{pattern} {folder if found else 'names no file: correct it'}")
+        if found:
+            raise DataError(f"{pattern} is a folder: name its files, as {pattern.rstrip('/')}/*.jsonl does")
+        raise AbsentError(f"{pattern} names no file: correct it")
     return [_looked_up(pattern.removesuffix(path.path) + name) for name in names]
 
 

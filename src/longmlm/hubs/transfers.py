@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Literal, TypeVar
 
 from longmlm.errors import (
+    AbsentError,
     DataError,
     ModelError,
     ModelNotFoundError,
@@ -102,11 +103,11 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
     line = f"{_shown(target, direction)}: {problem}; {remedy}"
     if direction == "upload":
         return UnavailableError(line) if error.is_transient else ReleaseError(line)
+    is_unavailable = error.is_transient or error.cause is Cause.OFFLINE
     if target.kind == "dataset":
-        return DataError(line)
+        return AbsentError(line) if is_unavailable or error.cause is Cause.NOT_FOUND else DataError(line)
     if error.cause in (Cause.NOT_FOUND, Cause.NO_REVISION):
         return ModelNotFoundError(line)
-    is_unavailable = error.is_transient or error.cause is Cause.OFFLINE
     return ModelUnavailableError(line) if is_unavailable else ModelError(line)
 
 

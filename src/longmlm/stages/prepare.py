@@ -18,6 +18,7 @@ from longmlm.release.dataset import SHARDS, Publication, write_dataset
 from longmlm.reports.packing import Example, packing_page, packing_report
 from longmlm.reports.pages import made_with, write_page
 from longmlm.settings.prepare import PrepareConfig
+from longmlm.staleness import absent_text
 
 
 def prepare(config: PrepareConfig) -> None:
@@ -38,7 +39,9 @@ def prepare(config: PrepareConfig) -> None:
         example = Example(len(row), len(row.document_starts), decode(vocabulary, row.input_ids))
         write_page(packing_page(manifest, example, made_with("prepare", present(asdict(config)))), page)
     sources, shares = config.recipe.sources, manifest.report.unknown_shares
-    notes = [markup_note(sources), *unknown_notes(sources, vocabulary, shares)]
+    notes = [absent_text(config)] if existed else []
+    if not any(notes):
+        notes = [markup_note(sources) or "", *unknown_notes(sources, vocabulary, shares)]
     print("\n".join([packing_report(manifest), *filter(None, notes), f"page: {page}", f"rows: {output}"]))
     if config.publish:
         publish_rows(config)

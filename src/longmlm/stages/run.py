@@ -30,9 +30,10 @@ from longmlm.runtime.children import run_child
 from longmlm.runtime.launch_command import launch_command, search_path
 from longmlm.runtime.signals import stopped_by
 from longmlm.settings.pipeline import ResolvedPipeline, RunConfig
+from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.publishing import secret_of
 from longmlm.settings.results import result_of
-from longmlm.staleness import check_result, check_results, is_current, is_done, is_trained
+from longmlm.staleness import absent_text, check_result, check_results, is_current, is_done, is_trained
 from longmlm.temporary import check_own_file
 from longmlm.training.run_folder import newest_state
 
@@ -65,7 +66,8 @@ def run(config: RunConfig) -> None:
                 print(f"{label} started, {_duration(since - started)} so far", flush=True)
                 run_stage(config, name, label, *(["--more-steps", str(config.more_steps)] if is_continued else []))
                 ended = f"finished in {_duration(time.monotonic() - since)}"
-            print(f"{label} {ended}, {result_of(stage)}", flush=True)
+            notes = [note] if isinstance(stage, PrepareConfig) and (note := absent_text(stage)) else []
+            print(f"{label} {ended}, {result_of(stage)}", *notes, sep="\n", flush=True)
         print(summary(config))
 
 
