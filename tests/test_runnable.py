@@ -10,12 +10,16 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 
 from longmlm import runnable
+from longmlm.artifacts.artifact import to_toml
 from longmlm.config import parse
-from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
+from longmlm.data.engine import prepare_rows
+from longmlm.data.vocabulary import load_vocabulary
+from longmlm.errors import ConfigError, ModelError, ReleaseError, TrainingError, UserError
 from longmlm.hubs.weight_names import weight_names
 from longmlm.inputs import check_inputs
 from longmlm.runnable import check_runnable, machine_notes
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.tables import Table, merged
 from tests.support.extras import folder_with_heads
 from tests.support.tiny import tiny_folder
@@ -150,18 +154,88 @@ def test_what_this_machine_cannot_do_stops_a_run_and_is_noted_by_a_plan(
     planned = settings(*options, kind=PlanConfig)
     check_runnable(planned)
     for part in ("acelerate", r"longmlm\[onnx\]", "there: no token", "rows: no token", r"longmlm\[sentence-transf"):
-        assert any(part.replace("\\", "") in note for note in machine_notes(planned, 0)), part
-    assert not machine_notes(settings(kind=PlanConfig), 0)
+        assert any(part.replace("\\", "") in note for note in machine_notes(planned)), part
+    assert not machine_notes(settings(kind=PlanConfig))
+
+
+def write_many_texts() -> None:
+    lines = [f'{{"text": "Text number {number} of many."}}\n' for number in range(60)]
+    Path("text.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize("num_gpus", [0, 3])
+def test_more_processes_than_gpus_stop_a_run_before_any_stage_and_are_noted_by_a_plan(
+    base: Path, num_gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_many_texts()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    found = f"this one has {num_gpus or 'no'} GPU"
+    for launch, number in (("ddp", 8), ("ddp --num_processes=4", 4), ("zero-2 -n 5", 5), ("two-nodes", 8)):
+        message = f"launch = '{launch}' starts {number} processes on a machine, and {found}"
+        with pytest.raises(ConfigError, match=f"^{message}.* two-cpu-processes$"):
+            check_inputs(settings("--launch", launch))
+        [note] = machine_notes(settings("--launch", launch, kind=PlanConfig))
+        assert note.startswith(f"longmlm run would stop on this machine: {message}")
+        assert not machine_notes(settings("--launch", launch, "--gpu", "A100", kind=PlanConfig))
+        check_inputs(settings("--launch", launch, "--until", "prepare"))
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    for launch in ("two-cpu-processes", "two-nodes-cpu", "single", "ddp -n 1", "ddp --use_cpu", "torchrun", "zero-2"):
+        check_inputs(settings("--launch", launch))
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
+    check_inputs(settings("--launch", "ddp"))
+    monkeypatch.delenv("ACCELERATE_USE_CPU")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    check_inputs(settings("--launch", "ddp"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(runnable, "is_complete", lambda _: True)
+    check_inputs(settings("--launch", "ddp"))  # a run that is trained, on a machine that releases it
+
+
+@pytest.mark.parametrize("command", [ResolvedPipeline, PlanConfig])
+def test_a_batch_of_fewer_rows_than_processes_is_found_before_any_stage(base: Path, command: type) -> None:
+    write_many_texts()
+
+    def check(batch_tokens: int, *options: str) -> None:
+        check_inputs(settings("--pretrain.recipe.batch-tokens", str(batch_tokens), *options, kind=command))
+
+    check(20)
+    check(10, "--until", "prepare")
+    with pytest.raises(TrainingError, match=r"^batch_tokens = 10 gives 0 rows of 40 for 1 process: set it to at least"):
+        check(10)
+    two = ("--launch", "two-cpu-processes")
+    check(80, *two)
+    with pytest.raises(TrainingError, match=r"^batch_tokens = 40 gives 1 row of 40 for 2 processes: set it to .* 80$"):
+        check(40, *two)
+    short = ("--prepare.recipe.packing", "doc-sentences")  # such rows may be almost empty
+    check(10, *short)
+    with pytest.raises(TrainingError, match="for 1 process"):
+        check(1, *short)
+
+
+def test_a_batch_is_compared_with_the_rows_once_they_are_packed(base: Path) -> None:
+    write_many_texts()
+    sparse = ("--prepare.recipe.packing", "doc-sentences", "--prepare.recipe.held-out-fraction", "0.4")
+    config = settings(*sparse)
+    manifest = prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path(config.prepare.output))
+    row_tokens = 40 * manifest.report.train.fill_rate
+    for kind in (ResolvedPipeline, PlanConfig):
+        check_inputs(settings(*sparse, "--pretrain.recipe.batch-tokens", str(round(0.6 * row_tokens)), kind=kind))
+        with pytest.raises(TrainingError, match="gives 0 rows of 40 for 1 process"):
+            check_inputs(settings(*sparse, "--pretrain.recipe.batch-tokens", str(round(0.4 * row_tokens)), kind=kind))
+    (base.parent / "stage.toml").write_text(to_toml(config.pretrain), encoding="utf-8")
+    stage = parse(PretrainConfig, ["stage.toml", "--start.checkpoint", "base", "--recipe.batch-tokens", "1"])
+    with pytest.raises(TrainingError, match="gives 0 rows of 40 for 1 process"):
+        check_inputs(stage)
 
 
 def test_columns_of_rows_that_training_does_not_read_are_noted(base: Path) -> None:
     options = ("--prepare.recipe.pairs", "--prepare.recipe.packing", "doc-sentences")
     options += ("--prepare.recipe.words", "rjieba", "--language", "zh")
-    pairs, words = machine_notes(settings(*options, kind=PlanConfig), 0)
+    pairs, words = machine_notes(settings(*options, kind=PlanConfig))
     assert "set kind in [pretrain.recipe.pairs]" in pairs and "words = rjieba has no effect" in words
     options += ("--pretrain.recipe.pairs.kind", "nsp", "--pretrain.recipe.masking.unit", "word")
-    assert not machine_notes(settings(*options, kind=PlanConfig), 0)
-    assert not machine_notes(settings(*options[:7], "--until", "prepare", kind=PlanConfig), 0)
+    assert not machine_notes(settings(*options, kind=PlanConfig))
+    assert not machine_notes(settings(*options[:7], "--until", "prepare", kind=PlanConfig))
 
 
 def cannot_publish(target) -> None:

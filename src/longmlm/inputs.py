@@ -22,7 +22,6 @@ from longmlm.artifacts.rows import (
     read_rows_manifest,
     shards_of,
 )
-from longmlm.batches.sampling import mixture_of
 from longmlm.data.corpus import check_fields, check_source, check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.languages import check_language
@@ -43,6 +42,7 @@ from longmlm.model.families import (
 from longmlm.processes import check_num_processes, num_started_processes
 from longmlm.releasable import check_is_release
 from longmlm.runnable import (
+    check_batch,
     check_can_continue,
     check_can_pack,
     check_has_rows,
@@ -84,8 +84,8 @@ def check_inputs(config: Any) -> None:
                 check_can_publish(config.target("dataset"))
             _check_new(config)
             _check_extended(config.recipe.tokenizer, config.output)
-            _check_corpus(config)
             if not Path(config.output).is_dir():
+                _check_corpus(config)
                 check_can_pack(config)
                 _check_splits(config)
         case ExtendConfig():
@@ -122,8 +122,6 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
             case PretrainConfig():
                 check_installed(stage.tracking.tracker)
                 check_unit(stage.recipe.masking, bundled_resolved(config.model) or str(stage.start.tokenizer))
-                if (Path(stage.rows) / RowsManifest.FILE).is_file():
-                    mixture_of(stage.recipe.weights, read_rows_manifest(Path(stage.rows)).sources("train"))
                 num_positions = _positions_of_start(stage, made, needs_all) or num_positions
             case EvaluateConfig():
                 _check_model(stage.base, made, needs_all)
@@ -204,7 +202,7 @@ def _check_pretrain(config: PretrainConfig) -> None:
     check_num_processes(num_started_processes(), config.runtime.num_processes)
     manifest = _check_rows(config.rows, SPLITS)
     if manifest:
-        mixture_of(config.recipe.weights, manifest.sources("train"))
+        check_batch(config.recipe, manifest, started or 1)
         check_rows_fit_recipe(manifest.plan, config.recipe, config.rows)
     check_unit(config.recipe.masking, config.start.checkpoint or str(config.start.tokenizer))
     continuations_of(config, newest_state(Path(config.run)))

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import get_args
 
 from longmlm.artifacts.provenance import Extension, ModelSource, read_provenance
+from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
+from longmlm.batches.sampling import mixture_of, rows_per_step
 from longmlm.data.words import segmenter_of
-from longmlm.errors import ConfigError, FolderError, ModelError, ReleaseError, UserError, counted
+from longmlm.errors import ConfigError, FolderError, ModelError, ReleaseError, UserError
 from longmlm.hubs.models import config_of_model
 from longmlm.hubs.publish import check_can_publish
 from longmlm.hubs.weight_names import weight_names
@@ -22,27 +24,32 @@ from longmlm.model.families import (
 )
 from longmlm.processes import num_started_processes
 from longmlm.releasable import check_releasable
-from longmlm.runtime.launch_command import Launched, launch_command, launched, starts_deepspeed
+from longmlm.runtime.launch_command import Launched, check_gpus, launch_command, launched, starts_deepspeed
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, RunConfig, StageConfig, StageName
 from longmlm.settings.prepare import PrepareConfig
+from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.settings.release import ReleaseConfig, ReleaseRecipe
 from longmlm.settings.results import result_of
 from longmlm.settings.shipped import bundled_resolved, is_same_path
 from longmlm.staleness import is_complete
 from longmlm.training.run_folder import continuations_of, list_checkpoints, newest_state
 
+LEAST_FILL, LEAST_TOKENS = 0.8, 3  # of rows of whole sentences on average; of a row: two special tokens and one of text
+
 
 def check_runnable(config: ResolvedPipeline) -> None:
     """Raises a UserError for settings, a licence or a model with which a stage that has no result yet would fail."""
     _check_training(config)
+    if is_to_train(config):
+        _check_batch(config)
     model = bundled_resolved(config.model) if config.extend else config.pretrain.start.checkpoint
-    release, is_to_train = config.release, not list_checkpoints(result_of(config.pretrain))
+    release, has_checkpoints = config.release, bool(list_checkpoints(result_of(config.pretrain)))
     if "release" in _stages(config) and not result_of(release).exists():
         check_releasable(config, model)
     if "pretrain" in config.stages and not result_of(config.pretrain).exists():
         _check_start(config)
-    if model is not None and is_to_train and not (config.extend and result_of(config.extend).exists()):
+    if model is not None and not has_checkpoints and not (config.extend and result_of(config.extend).exists()):
         _check_head(config, model)
 
 
@@ -102,6 +109,30 @@ def _check_training(config: ResolvedPipeline) -> None:
             f"pretrain.runtime.num_processes is {runtime.num_processes}, but launch = {config.launch!r} starts "
             f"{started}: make them agree, or remove num_processes"
         )
+
+
+def is_to_train(config: ResolvedPipeline) -> bool:
+    """Returns whether the pipeline has steps to train."""
+    adds_steps = isinstance(config, RunConfig) and config.more_steps is not None
+    return "pretrain" in config.stages and (adds_steps or not is_complete(config.pretrain))
+
+
+def check_batch(recipe: PretrainRecipe, manifest: RowsManifest, num_processes: int) -> None:
+    """Raises DataError for weights that do not fit the rows, TrainingError if a step has fewer rows than processes."""
+    mixture = mixture_of(recipe.weights, manifest.sources("train"))
+    mean_fill = manifest.report.train.fill_rate * (mixture.fill if mixture else 1)
+    rows_per_step(recipe.batch_tokens, manifest.plan.row_length, mean_fill, num_processes)
+
+
+def _check_batch(config: ResolvedPipeline) -> None:
+    """Checks the batch of a training, with the least that rows can hold if they are not packed yet."""
+    recipe, prepare = config.pretrain.recipe, config.prepare.recipe
+    num_processes = training_processes(config).num_processes or 1
+    if (Path(config.pretrain.rows) / RowsManifest.FILE).is_file():
+        check_batch(recipe, read_rows_manifest(Path(config.pretrain.rows)), num_processes)
+        return
+    least_fill = LEAST_FILL if prepare.packing == "full-sentences" else LEAST_TOKENS / prepare.row_length
+    rows_per_step(recipe.batch_tokens, prepare.row_length, least_fill, num_processes)
 
 
 def training_processes(config: ResolvedPipeline) -> Launched:
@@ -180,6 +211,8 @@ def machine_errors(config: ResolvedPipeline) -> Iterator[UserError]:
     checks: list[Callable[[], object]] = []
     if config.launch is not None and "pretrain" in config.stages:
         checks.append(lambda: launch_command(str(config.launch)))
+        if is_to_train(config) and not (isinstance(config, PlanConfig) and config.gpu):
+            checks.append(lambda: check_gpus(str(config.launch)))
     if "prepare" in missing:
         checks.append(lambda: check_can_pack(prepare))
     if prepare.publish and "prepare" in missing:
@@ -195,25 +228,11 @@ def machine_errors(config: ResolvedPipeline) -> Iterator[UserError]:
             yield error
 
 
-def machine_notes(config: PlanConfig, num_gpus: int) -> list[str]:
+def machine_notes(config: PlanConfig) -> list[str]:
     """Returns a line for each thing that this machine cannot do, or not check, and that the pipeline needs."""
     notes = [f"longmlm run would stop on this machine: {error}" for error in machine_errors(config)]
-    notes += [_processes_note(config, num_gpus)] if "pretrain" in config.stages else []
     notes += [sentences_note(config.release.recipe)] if "release" in _stages(config) else []
     return [*filter(None, notes), *unread_notes(config)]
-
-
-def _processes_note(config: PlanConfig, num_gpus: int) -> str | None:
-    """Returns a note if a launch starts more processes on a machine than this one has GPUs."""
-    started = training_processes(config)
-    if config.launch is None or started.per_machine <= max(1, num_gpus) or started.is_on_cpu or config.gpu:
-        return None
-    gpus = counted(num_gpus, "GPU") if num_gpus else "no GPU"
-    processes = counted(started.per_machine, "process")
-    return (
-        f"note: launch = {config.launch!r} starts {processes} on a machine, and this one has {gpus}: "
-        "name the training machine's GPU with --gpu, or the number of GPUs, as in --launch 'ddp --num_processes 4'"
-    )
 
 
 def unread_notes(config: ResolvedPipeline) -> Iterator[str]:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from longmlm.batches.pairs import Pairing
-from longmlm.batches.sampling import global_batch
-from longmlm.batches.steps import rows_per_step
+from longmlm.batches.sampling import global_batch, rows_per_step
 from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.settings.masking import PairKind

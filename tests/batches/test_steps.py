@@ -12,8 +12,8 @@ from tokenizers import normalizers
 from longmlm.batches import sampling
 from longmlm.batches.collate import MlmBatch
 from longmlm.batches.masking import mask_row
-from longmlm.batches.sampling import mixture_of
-from longmlm.batches.steps import Recipe, StepBatches, batch_notes, check_rows_fit_model, rows_per_step
+from longmlm.batches.sampling import mixture_of, rows_per_step
+from longmlm.batches.steps import Recipe, StepBatches, batch_notes, check_rows_fit_model
 from longmlm.data.row import Row
 from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained

@@ -213,23 +213,23 @@ def test_the_processes_that_a_launch_starts_are_planned_for(planned, launch, tot
     assert " in 1 process: " in planned("--gpu", "A100")["steps"][1]
     lines = planned("--gpu", "A100", "--launch", launch)
     assert f" in {total} processes: " in lines["steps"][1]
-    assert f"{total} x A100" in lines["time"][1] and "note: la" not in lines
+    assert f"{total} x A100" in lines["time"][1] and "longmlm" not in lines
     lines = planned("--launch", launch)
     assert f"{10 / here:.1f} GB are free" in lines["memory"][1]
-    assert f" starts {here} processes on a machine, and this one has no GPU: " in lines["note: la"][1]
-    assert "note: la" not in planned("--launch", launch, "--until", "prepare")
+    assert f" starts {here} processes on a machine, and this one has no GPU: " in lines["longmlm"][1]
+    assert "longmlm" not in planned("--launch", launch, "--until", "prepare")
     monkeypatch.setattr(stage.torch.cuda, "device_count", lambda: here - 1)
     found = f"this one has {here - 1} GPU{'s' * (here > 2)}: "
-    assert found in planned("--launch", launch)["note: la"][1]
+    assert found in planned("--launch", launch)["longmlm"][1]
     monkeypatch.setattr(stage.torch.cuda, "device_count", lambda: here)
-    assert "note: la" not in planned("--launch", launch)
+    assert "longmlm" not in planned("--launch", launch)
 
 
 def test_a_launch_on_cpus_needs_no_gpu_and_one_without_a_number_is_told(planned, monkeypatch):
     monkeypatch.setattr(stage.torch.cuda, "device_count", lambda: 0)
     lines = planned("--launch", "two-nodes-cpu")
     assert " in 4 processes: " in lines["steps"][1] and "5.0 GB are free" in lines["memory"][1]
-    assert "note: la" not in lines and "note: la" not in planned()
+    assert "longmlm" not in lines and "longmlm" not in planned()
     text = planned("--launch", "accelerate launch --multi_gpu")["steps"][1]
     assert " in 1 process (assumed, since launch does not say how many): " in text
 

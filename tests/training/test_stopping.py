@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from longmlm.batches.sampling import global_batch
-from longmlm.batches.steps import rows_per_step
+from longmlm.batches.sampling import global_batch, rows_per_step
 from longmlm.data.rows import open_rows
 from longmlm.errors import TrainingError
 from longmlm.evaluation import measure, run_evaluation

@@ -14,7 +14,8 @@ from pathlib import Path
 from runs import OpenRun, curve
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.batches.steps import StepBatches, rows_per_step
+from longmlm.batches.sampling import rows_per_step
+from longmlm.batches.steps import StepBatches
 from longmlm.data.rows import open_named_rows
 
 

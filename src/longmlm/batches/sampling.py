@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Int64, UInt64
 
 from longmlm.data.row import Stream, philox_at
-from longmlm.errors import DataError
+from longmlm.errors import DataError, TrainingError, counted
 from longmlm.settings.pretrain import Weight, has_shares, number_of, weights_problem
 
 NUM_ROUNDS = 6
@@ -72,6 +72,17 @@ def _splitmix64(words: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
+
+
+def rows_per_step(batch_tokens: int, row_length: int, mean_fill: float, num_processes: int) -> int:
+    """Returns how many rows hold about `batch_tokens`; raises TrainingError if that is less than one per process."""
+    num_rows = round(batch_tokens / (row_length * mean_fill))
+    if num_rows < num_processes:
+        raise TrainingError(
+            f"batch_tokens = {batch_tokens} gives {counted(num_rows, 'row')} of {row_length} for "
+            f"{counted(num_processes, 'process')}: set it to at least {num_processes * row_length}"
+        )
+    return num_rows
 
 
 def global_batch(cursor: int, num_rows: int, dataset_rows: int, seed: int) -> Draw:

@@ -20,7 +20,7 @@ from longmlm.batches.sampling import Mixture, micro_batches, rows_after, share_o
 from longmlm.data.row import Maskable, Row
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.errors import DataError, TrainingError, counted
+from longmlm.errors import DataError, counted
 from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import is_segmented
 from longmlm.settings.pretrain import PretrainRecipe
@@ -61,17 +61,6 @@ def check_rows_fit_model(
         )
     if num_positions is not None:
         check_rows_fit_positions(rows.row_length, num_positions, name or vocabulary.name)
-
-
-def rows_per_step(batch_tokens: int, row_length: int, mean_fill: float, num_processes: int) -> int:
-    """Returns how many rows hold about `batch_tokens`; raises TrainingError if that is less than one per process."""
-    num_rows = round(batch_tokens / (row_length * mean_fill))
-    if num_rows < num_processes:
-        raise TrainingError(
-            f"batch_tokens = {batch_tokens} gives {counted(num_rows, 'row')} of {row_length} for {num_processes} "
-            f"processes: set it to at least {num_processes * row_length}"
-        )
-    return num_rows
 
 
 def batch_notes(recipe: PretrainRecipe, rows: Rows, num_rows: int, num_tokens: int) -> list[str]:

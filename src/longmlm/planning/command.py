@@ -88,7 +88,7 @@ def plan(config: PlanConfig) -> None:
     extend = None if recipe.pairs else config.extend  # a model with a window cannot learn pairs
     if extend and (note := attention_note(extend.recipe, base_positions, model.config)):
         print(note)
-    for note in [*planned_notes(config, vocabulary), *machine_notes(config, torch.cuda.device_count())]:
+    for note in [*planned_notes(config, vocabulary), *machine_notes(config)]:
         print(note)
 
 

@@ -3,8 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from longmlm.batches.sampling import largest_share, mixture_of
-from longmlm.batches.steps import rows_per_step
+from longmlm.batches.sampling import largest_share, mixture_of, rows_per_step
 from longmlm.model.cost import Cost, Work, micro_batch_rows
 from longmlm.planning.size import RowsSize
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime

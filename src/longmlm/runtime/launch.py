@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed import DistError, TCPStore
 from transformers.integrations import unset_hf_deepspeed_config
 
-from longmlm.errors import TrainingError
+from longmlm.errors import TrainingError, counted
 from longmlm.escaping import single_line
 from longmlm.processes import (
     AGENT_STORE,
@@ -65,6 +65,11 @@ def launch(
     check_launched()
     check_launch_settings(precision)
     is_cpu = not torch.cuda.is_available()
+    if not is_cpu and _local_world_size() > (num_gpus := torch.cuda.device_count()):
+        raise TrainingError(
+            f"{_local_world_size()} processes were started on this machine, which has {counted(num_gpus, 'GPU')}: "
+            f"start one for each, with --num_processes {num_gpus}"
+        )
     timeout = None if hang_seconds is None else timedelta(seconds=2 * hang_seconds)  # the watchdog comes first
     group = InitProcessGroupKwargs(backend="gloo" if is_cpu and deepspeed else None, timeout=timeout)
     with _connecting():

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from longmlm.errors import ConfigError
+from longmlm.errors import ConfigError, counted
 from longmlm.settings.shipped import JOBS, LAUNCHES
 
 CONFIG_FILE = ("--config_file", "--config-file")  # of accelerate launch
@@ -115,7 +115,24 @@ def launched(launch: str) -> Launched:
         return Launched()
     words = [part for word in words for part in (("-n", word[2:]) if re.fullmatch(r"-n\d+", word) else (word,))]
     is_on_cpu = bool({*USE_CPU} & {*words}) or any(ON_CPU.search(content) for content in _config_contents(words))
+    variable, value = ("DS_ACCELERATOR", "cpu") if starts_deepspeed(launch) else ("ACCELERATE_USE_CPU", "true")
+    is_on_cpu = is_on_cpu or os.environ.get(variable, "").lower() == value
     return Launched(_number(words, "num_processes", "-n"), _number(words, "num_machines") or 1, is_on_cpu)
+
+
+def check_gpus(launch: str) -> None:
+    """Raises ConfigError if accelerate launch is to start more processes on a machine than this one has GPUs."""
+    started = launched(launch)
+    if started.is_on_cpu or started.per_machine == 1:
+        return
+    import torch  # takes seconds, which commands without a launch of several processes do not wait
+
+    if started.per_machine > (num_gpus := torch.cuda.device_count()):
+        raise ConfigError(
+            f"launch = {launch!r} starts {counted(started.per_machine, 'process')} on a machine, and this one has "
+            f"{counted(num_gpus, 'GPU') if num_gpus else 'no GPU'}: start one for each GPU, as in 'ddp --num_processes "
+            "4', or train on CPUs with two-cpu-processes"
+        )
 
 
 def _number(words: Sequence[str], key: str, *short: str) -> int | None:

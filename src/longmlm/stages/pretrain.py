@@ -20,8 +20,8 @@ from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.artifacts.rows import SPLITS, check_rows_fit_recipe
 from longmlm.artifacts.run import CheckpointState, MicroBatch, recovered_before_continuation
 from longmlm.batches.pairs import Pairing
-from longmlm.batches.sampling import mixture_of
-from longmlm.batches.steps import Recipe, StepBatches, batch_notes, check_rows_fit_model, rows_per_step
+from longmlm.batches.sampling import mixture_of, rows_per_step
+from longmlm.batches.steps import Recipe, StepBatches, batch_notes, check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
 from longmlm.errors import TrainingError
