@@ -1,17 +1,18 @@
 """Write docs/settings.md, with a table of every setting of every stage: python docs/scripts/settings_reference.py."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import STAGES, WINGS
+from longmlm.config import PLACEHOLDER as EXAMPLE
 from longmlm.config import STAGES as PIPELINE_STAGES
 from longmlm.options import OWN_NAME, explanations, named_fields, sections
 from longmlm.settings.pipeline import Pipeline, stage_tables
-from longmlm.settings.tables import Table, default_of, leaves, table_of
+from longmlm.settings.tables import UNUSED, Table, default_of, leaves, table_of
 
 PAGE = Path(__file__).parents[1] / "settings.md"
 HEAD = """\
@@ -34,7 +35,6 @@ are those from which the value is computed.
 
 This page is generated from `src/longmlm/settings/`. Those of compare are [on its page](compare.md#settings).
 """
-EXAMPLE = Pipeline(model="MODEL", corpus=("TEXT",), length=1536, output="OUTPUT")
 OTHERS = {name: kind for name, kind in WINGS.items() if name != "compare"}  # whose page lists its settings
 TYPES: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "boolean"}
 
@@ -44,10 +44,10 @@ def settings_page() -> str:
     parts, derived = [HEAD], _values_in_pipeline()
     for stage, kind in {"pipeline file": Pipeline, **STAGES, **OTHERS}.items():
         parts.append(f"## {stage}\n\n{_paragraph(kind)}\n")
-        for path, heading, part in _sections(stage, kind):
+        for path, heading, part, unused in _sections(stage, kind):
             names = (item.name for item in fields(part))
             cells = {name: derived.get(".".join(filter(None, (stage, path, name))), "") for name in names}
-            parts.append(f"{heading}{_table(part, cells)}")
+            parts.append(f"{heading}{_table(part, cells, unused)}")
     return "\n".join(parts)
 
 
@@ -56,24 +56,26 @@ def settings_table(kind: type) -> str:
     return _table(kind, {})
 
 
-def _sections(stage: str, kind: type, path: str = "", is_array: bool = False) -> Iterator[tuple[str, str, type]]:
-    """Yields path, heading and class of a stage's top level and of each of its sections, parents first."""
+def _sections(
+    stage: str, kind: type, path: str = "", is_array: bool = False, unused: Collection[str] = ()
+) -> Iterator[tuple[str, str, type, Collection[str]]]:
+    """Yields path, heading, class and unused settings of a stage's top level and of each section, parents first."""
     name = f"[[{path}]]" if is_array else f"[{path}]"
-    yield path, (f"### {stage}: `{name}`\n\n{_paragraph(kind)}\n\n" if path else ""), kind
+    yield path, (f"### {stage}: `{name}`\n\n{_paragraph(kind)}\n\n" if path else ""), kind, unused
     for item in fields(kind):
         for section in sections(item):
             dotted, origin = f"{path}.{item.name}".lstrip("."), get_origin(item.type)
             dotted = f"{dotted}.{OWN_NAME}" if origin is dict else dotted
-            yield from _sections(stage, section, dotted, origin is tuple)
+            yield from _sections(stage, section, dotted, origin is tuple, item.metadata.get(UNUSED, ()))
 
 
-def _table(kind: type, in_pipeline: Mapping[str, str]) -> str:
+def _table(kind: type, in_pipeline: Mapping[str, str], unused: Collection[str] = ()) -> str:
     """Returns a line for each setting of one section; empty for a section that only contains others."""
     head, explained = ["setting", "type", "default", "meaning"], explanations(kind)
     rows = [
         [f"`{item.name}`", _type(item.type), _default(item), explained[item.name]]
         for item in _own_first(kind)
-        if not [*sections(item)]
+        if not [*sections(item)] and item.name not in unused
     ]
     if any(in_pipeline.values()):
         head.insert(3, "in a pipeline")

@@ -62,7 +62,7 @@ def completion_script(
 def _options(kind: type) -> Iterator[Option]:
     """Yields the options that a command takes with or without a pipeline file."""
     found = {option.name: option for option in (*base_options(kind, {}), *options_of(kind, {}, {}))}
-    yield from found.values()
+    yield from (option for option in found.values() if option.help != argparse.SUPPRESS)
 
 
 def _add_option(parser: argparse.ArgumentParser, option: Option, any_file: Any) -> None:

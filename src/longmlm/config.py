@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, redacted_a
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
 from longmlm.settings.tables import OPTION_ONLY, Table, merged, nested, table_at, table_of, with_home
 from longmlm.training.run_folder import likely_best_checkpoint
+from longmlm.user_files import read_user_text
 from longmlm.validation import adapter_of, json_of, problem, validated
 
 Config = TypeVar("Config")
@@ -36,7 +38,8 @@ RUN_SETTINGS = {  # settings that may name a run folder, for its best checkpoint
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 OWN = "own settings"  # key of the settings of a command that is no stage, beside the keys of its pipeline
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
-PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")  # for base keys with errors
+PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=1536, output="OUTPUT")  # for base keys with errors
+EXAMPLE = "What follows from base keys is shown for model = MODEL, corpus = TEXT, length = 1536 and output = OUTPUT."
 
 
 def parse(
@@ -45,9 +48,9 @@ def parse(
     """Returns the settings from TOML files, merged in order and overridden by `--section.field value` options.
 
     The files describe the stage, or a pipeline from which its settings are derived; the options are the stage's, and
-    those of a pipeline's keys that the stage does not have. Both override `defaults`. A class may name
-    settings in ARGUMENTS, whose values stand among the files: the last is for the last name, the others for the first.
-    Raises ConfigError with the file or option, the key, and the key that was probably meant.
+    those of a pipeline's keys that the stage does not have. Both override `defaults`. A class may name settings in
+    ARGUMENTS, whose values stand among the files: the last is for the last name, the others for the first. Raises
+    ConfigError with the file or option, the key, and the key that was probably meant.
     """
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     words, options, usage = arguments[:split_at], arguments[split_at:], "[FILE.toml ...]"
@@ -96,10 +99,10 @@ def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> T
     if not arguments:
         return {}
     in_pipeline = {} if content else stage_tables(PLACEHOLDER, {}).get(STAGES.get(kind, ""), {})
-    listed, base = [*options_of(kind, _help_values(kind, content), in_pipeline)], []
-    if is_pipeline := _is_pipeline(kind, content):
-        base = base_options(kind, content)
-    given = given_options([*base, *listed], arguments, usage, inspect.getdoc(kind) or "")
+    listed, is_pipeline = options_of(kind, _help_values(kind, content), in_pipeline), _is_pipeline(kind, content)
+    base = base_options(kind, content) if is_pipeline else []
+    is_example = bool(in_pipeline) or (issubclass(kind, ResolvedPipeline) and "length" not in content)
+    given = given_options([*base, *listed], arguments, usage, f"{inspect.getdoc(kind)} {EXAMPLE * is_example}")
     own = {item.name: given.pop(item.name) for item in fields(kind) if is_pipeline and item.name in given}
     return given | ({STAGES.get(kind, OWN): own} if own else {})
 
@@ -131,10 +134,9 @@ def pipeline_of(
 
 def base_options(kind: Any, content: Table) -> list[Option]:
     """Returns the options for a pipeline's base keys, if the command takes pipeline files."""
-    if kind not in STAGES and not hasattr(kind, "of_pipeline"):
-        return []
     unused = {"until"} if kind is PretrainConfig else {"until", "launch"}
-    return [option for option in options_of(Pipeline, content, {}) if option.setting not in unused]
+    has_pipeline = kind in STAGES or hasattr(kind, "of_pipeline")
+    return [one for one in options_of(Pipeline, content, {}) if one.setting not in unused] if has_pipeline else []
 
 
 def resolved_pipeline(tables: Table) -> ResolvedPipeline:
@@ -196,11 +198,9 @@ def read(kind: type[Config], paths: Sequence[Path]) -> Config:
 
 
 def _is_valid(kind: Any, content: Table) -> bool:
-    try:
-        _resolved(kind, content)
-    except ConfigError:
-        return False
-    return True
+    with suppress(ConfigError):
+        return bool(_resolved(kind, content))
+    return False
 
 
 def _names_of(paths: Sequence[Path]) -> str:
@@ -215,12 +215,12 @@ def _path(name: str) -> Path:
 
 def _toml(path: Path) -> Table:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_user_text(path))
     except OSError as error:
         if system_error(error):
             raise
         reason = error.strerror if path.suffix else "nor a pipeline of that name: longmlm pipelines lists them"
-        raise ConfigError(f"{path}: no such TOML file ({reason})") from None
+        raise ConfigError(f"{path}: {'unusable' if path.exists() else 'no such TOML file'} ({reason})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         is_repeated = re.search("twice|[Oo]verwrite|mutate|redefine|[Dd]uplicate", str(error))
         remedy = ": put all keys of a table under one heading, each key once" if is_repeated else ""

@@ -27,7 +27,7 @@ from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.languages import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
 from longmlm.data.words import check_unit
-from longmlm.errors import DataError, ModelNotFoundError
+from longmlm.errors import DataError
 from longmlm.folders import check_absent, check_replaceable
 from longmlm.hubs.datasets import rows_on_hub
 from longmlm.hubs.model_files import local_weights
@@ -83,7 +83,6 @@ def check_inputs(config: Any) -> None:
             if config.publish:
                 check_can_publish(config.target("dataset"))
             _check_new(config)
-            _check_extended(config.recipe.tokenizer, config.output)
             if not Path(config.output).is_dir():
                 _check_corpus(config)
                 check_can_pack(config)
@@ -176,16 +175,6 @@ def _check_extend(config: ExtendConfig, needs_weights: bool = True) -> int | Non
     return config.recipe.num_positions or num_positions
 
 
-def _check_extended(name: str | None, result: str) -> None:
-    """Raises ModelNotFoundError for a missing model in the folder of the result, as a pipeline's long model is.
-
-    Otherwise out/long would be taken for a repository on a hub.
-    """
-    folder = Path(result).parent
-    if name and folder.is_dir() and Path(name).parent == folder != Path() and not Path(name).exists():
-        raise ModelNotFoundError(f"{name}: no such folder: run longmlm extend first, or check its path")
-
-
 def _check_rows(name: str, splits: Collection[Split]) -> RowsManifest | None:
     """Checks that these splits have rows, and returns the manifest; None for rows on a hub, which are not checked."""
     if rows_on_hub(name) is not None:
@@ -208,7 +197,6 @@ def _check_pretrain(config: PretrainConfig) -> None:
     continuations_of(config, newest_state(Path(config.run)))
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
-    _check_extended(config.start.checkpoint, config.run)
     num_positions = _positions_of_start(config)
     if manifest and num_positions is not None:
         check_rows_fit_positions(manifest.plan.row_length, num_positions, config.start.name)
@@ -242,7 +230,6 @@ def positions_of(config: SimpleNamespace | None, name: str) -> int | None:
 
 def _check_evaluate(config: EvaluateConfig) -> None:
     check_replaceable(Path(config.output), EVALUATION_FILES)
-    _check_extended(config.long_before, config.output)
     if config.run:
         evaluations_of(Path(config.run))
     if config.long_after and not _is_run(config.long_after):

@@ -8,12 +8,12 @@ import itertools
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_args, get_origin
 
 from longmlm.errors import ConfigError
 from longmlm.settings.publishing import redacted_settings
-from longmlm.settings.tables import Table, default_of, nested
+from longmlm.settings.tables import UNUSED, Table, default_of, nested
 
 OWN_NAME = "NAME"  # stands for a name that the user chooses in a dotted name
 WORDS = {int: "an integer", float: "a number", str: "a string", bool: "no value"}
@@ -21,7 +21,10 @@ WORDS = {int: "an integer", float: "a number", str: "a string", bool: "no value"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option --section.setting: the dotted name of the setting, its type, and its help below that of its section."""
+    """An option --section.setting: the dotted name of the setting, its type, and its help below that of its section.
+
+    Its help is argparse.SUPPRESS if only the default is accepted.
+    """
 
     setting: str
     kind: Any
@@ -130,7 +133,9 @@ def options_of(
                 yield from options_of(part, table, {}, f"{name}.{index}.")
         else:
             inner, elsewhere = (table if isinstance(table, Mapping) else {} for table in (value, derived))
-            yield from options_of(part, inner, elsewhere, f"{name}.")
+            hidden = {f"{name}.{one}" for one in item.metadata.get(UNUSED, ())}
+            for option in options_of(part, inner, elsewhere, f"{name}."):
+                yield replace(option, help=argparse.SUPPRESS) if option.setting in hidden else option
 
 
 def negation(name: str) -> str:

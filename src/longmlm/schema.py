@@ -2,14 +2,15 @@
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from longmlm.config import PLACEHOLDER
 from longmlm.options import explanations, sections
-from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, stage_tables
-from longmlm.settings.tables import FILLED_IN, OPTION_ONLY, OVERLAY_OF, VALUES_OF, Table, default_of
+from longmlm.settings.pipeline import ResolvedPipeline, stage_tables
+from longmlm.settings.tables import FILLED_IN, OPTION_ONLY, OVERLAY_OF, UNUSED, VALUES_OF, Table, default_of
 
 DRAFT = "http://json-schema.org/draft-07/schema#"  # the newest that TOML editors support
 NAMES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -25,15 +26,14 @@ def schema_text(kind: type, command: str) -> str:
 
 def _derived(kind: type) -> Table:
     """Returns the settings that a pipeline derives from its base keys, whose defaults in a stage do not apply."""
-    base = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")
-    return dict(stage_tables(base, {})) if issubclass(kind, ResolvedPipeline) else {}
+    return dict(stage_tables(PLACEHOLDER, {})) if issubclass(kind, ResolvedPipeline) else {}
 
 
-def _table(kind: Any, derived: Mapping[str, Any]) -> Table:
-    """Returns the schema of a table; no defaults are given for the settings in `derived`."""
+def _table(kind: Any, derived: Mapping[str, Any], unused: Collection[str] = ()) -> Table:
+    """Returns the schema of a table without `unused` settings; no defaults are given for the settings in `derived`."""
     texts, properties = explanations(kind), {}
     for item in fields(kind):
-        if item.metadata.get(FILLED_IN) or item.name == OPTION_ONLY:
+        if item.metadata.get(FILLED_IN) or item.name in (OPTION_ONLY, *unused):
             continue
         inner = derived.get(item.name)
         schema = _of_field(item, inner if isinstance(inner, Mapping) else {})
@@ -48,6 +48,8 @@ def _of_field(item: Field, derived: Mapping[str, Any]) -> Table:
         return {"type": "object", "additionalProperties": _table(kind, _derived(kind))}
     if kind := item.metadata.get(VALUES_OF):
         return _lists_of(_table(kind, _derived(kind)))
+    if unused := item.metadata.get(UNUSED):
+        return _table(item.type, derived, unused)
     return _of_type(item.type, derived)
 
 

@@ -26,20 +26,27 @@ NEEDED = {  # by pydantic's type of error
     "tuple_type": "a list",
 }
 UNION_TAG = re.compile(r"float|int|str|(dict|tuple)\[.*\]")  # names the tried type of a union behind the setting's name
+CHECK = "value_error"  # pydantic's type of an error that a class of settings raises
 MAX_SHOWN = 60  # characters of a wrong value
 OVERLAID = ("compare", "tables", "arms")  # numbers as keys are no array indices: merged later, or names of the user's
 
 
 def validated(kind: Any, content: Table, problems: list[Any], allows_unused: bool = False) -> Any:
-    """Returns the settings of this kind; raises ConfigError with `problems` and every error in the content."""
+    """Returns the settings of this kind; raises ConfigError with `problems` and every error in the content.
+
+    If a base key of a pipeline has an error of its own among `problems`, the content has a stand-in for it: what
+    contradicts that is no error of the user's, so checks of several settings are left out.
+    """
     import pydantic
 
     config, text = None, json_of(_with_sections(kind, content))
+    has_stand_ins = any(one["type"] for one in problems)
     try:
         config = adapter_of(kind).validate_json(text, strict=True, extra="forbid")
     except pydantic.ValidationError as error:
-        problems = [*problems, *error.errors(include_url=False)]
-    if config is not None and not allows_unused:
+        found = error.errors(include_url=False)
+        problems = [*problems, *(one for one in found if not (has_stand_ins and one["type"] == CHECK))]
+    if config is not None and not (allows_unused or has_stand_ins):
         problems = [*problems, *(problem(name, reason) for name, reason in settings_without_effect(config))]
     if problems:
         raise ConfigError(_explained(kind, problems)) from None

@@ -119,8 +119,14 @@ def _is_stamped(path: Path) -> bool:
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """Yields what glob.glob(pattern, recursive=True) yields, but enters each folder once: links may form a cycle."""
+    """Yields what glob.glob(pattern, recursive=True) yields, but enters each folder once: links may form a cycle.
+
+    The folders that the pattern begins with are taken by their names if they exist, whatever signs these hold.
+    """
     parts = Path(pattern).parts
+    num_folders = next((num for num in range(len(parts) - 1, 0, -1) if Path(*parts[:num]).is_dir()), 0)
+    parts = (*map(glob.escape, parts[:num_folders]), *parts[num_folders:])
+    pattern = str(Path(*parts))
     if "**" not in parts:
         yield from glob.glob(pattern)
         return

@@ -22,6 +22,7 @@ from longmlm.data.tokenizer_parts import canonical
 from longmlm.errors import DataError, ModelError, ModelNotFoundError, UserError, explained
 from longmlm.hubs.models import is_folder, snapshot_of
 from longmlm.settings.masking import MaskingUnit
+from longmlm.user_files import read_user_text
 
 # Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -242,7 +243,7 @@ def continuation(decoded: Callable[[list[int]], str], earlier: list[int], token_
 def term_lines(path: str, setting: str = "add_tokens") -> list[str]:
     """Returns the lines of a file of terms that a setting names; raises ModelError if it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8-sig").splitlines()
+        return read_user_text(path, "utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "cannot be read"
+        reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"cannot be read ({error.strerror})"
         raise ModelError(f"{setting}: {path} {reason}: name a text file with one term per line") from error

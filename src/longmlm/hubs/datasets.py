@@ -10,9 +10,10 @@ from typing import Any
 
 from huggingface_hub import constants
 
-from longmlm.errors import DataError
+from longmlm.errors import AbsentError, DataError, ModelNotFoundError
 from longmlm.hubs import huggingface
 from longmlm.hubs.huggingface import retry_download
+from longmlm.hubs.models import is_folder
 from longmlm.hubs.transfers import causes, redact
 from longmlm.settings.prepare import COMPRESSED, Source
 from longmlm.settings.publishing import Target, parse_target
@@ -28,8 +29,18 @@ def is_local(source: Source) -> bool:
     return Path(str(source.dataset)).is_dir()
 
 
+def check_dataset(name: str) -> None:
+    """Raises AbsentError for the path of a folder that is not there, which is no repository."""
+    try:
+        is_folder(name)
+    except ModelNotFoundError as error:
+        raise AbsentError(str(error)) from None
+
+
 def commit_of(name: str, revision: str | None) -> str:
     """Returns the commit to which a dataset's revision resolves now; raises DataError if it is unknown."""
+    if revision is None:
+        check_dataset(name)
     target = Target("hf", name, revision, "dataset")
     commit, note = retry_download(target, lambda: huggingface.resolve(target))
     if note:
@@ -149,6 +160,8 @@ def _builder(source: Source) -> Any:
 
 def _loaded(source: Source, revision: str | None) -> Any:
     """Returns the builder of a dataset; for .csv files, it keeps texts such as "null" and "NA", which pandas drops."""
+    if revision is None:
+        check_dataset(str(source.dataset))
     from datasets import load_dataset_builder
 
     load = partial(load_dataset_builder, str(source.dataset), source.subset, revision=revision)

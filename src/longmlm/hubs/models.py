@@ -24,6 +24,7 @@ from longmlm.hubs.model_files import (
 )
 from longmlm.settings.publishing import Target, parse_target
 from longmlm.settings.shipped import BUNDLED, PACKAGE
+from longmlm.user_files import read_user_text
 
 MODELSCOPE = "ms:"
 Result = TypeVar("Result")
@@ -220,8 +221,16 @@ def is_folder(name: str) -> bool:
         raise ModelNotFoundError(f"{BUNDLED}{path.name}: no such bundled model: choose {models}")
     if name.startswith(PATH_PREFIXES):
         raise ModelNotFoundError(f"{name}: no such folder: check its path")
-    if "://" not in name and not name.startswith(MODELSCOPE) and name.partition("@")[0].count("/") > 1:
+    repository, _, revision = name.partition("@")
+    if "://" in name or name.startswith(MODELSCOPE):
+        return False
+    if repository.count("/") > 1 or repository.endswith("/"):
         raise ModelNotFoundError(f"{name}: no such folder: check its path, or run the stage that writes it first")
+    if path.parent.is_dir() and path.parent != Path() and not revision:
+        raise ModelNotFoundError(
+            f"{name}: no such folder in {path.parent}: check its path, or run the stage that writes it first; for the "
+            f"repository on the hub, start where no folder is called {path.parent}"
+        )
     return False
 
 
@@ -258,7 +267,7 @@ def _check_model_type(config_file: str, content: dict[str, Any]) -> None:
 
 def _config_in(config_file: str) -> dict[str, Any]:
     try:
-        content = parse_json(Path(config_file).read_text(encoding="utf-8"))
+        content = parse_json(read_user_text(config_file))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not JSON"
         raise ModelError(f"{config_file} does not describe a model: {reason}") from error

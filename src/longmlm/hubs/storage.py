@@ -100,7 +100,7 @@ def files_at(pattern: str) -> list[AnyPath]:
         raise DataError(f"{pattern}: {error}: name files by a path or by a URL that fsspec knows") from None
     with reading(pattern):
         path.fs.invalidate_cache()
-        is_glob = has_magic(path.path)
+        is_glob = has_magic(path.path) and not path.fs.isfile(path.path)
         found: dict[str, Any] = path.fs.glob(path.path, detail=True) if is_glob else {path.path: _about(path)}
         names = sorted(name for name, about in found.items() if about["type"] == "file")
         for folder in {posixpath.dirname(name) for name in names} if is_glob else ():

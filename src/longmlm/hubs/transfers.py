@@ -1,9 +1,9 @@
 """Transfers to and from hubs and storage: what can go wrong, the one-line message for it without secrets, retries.
 
-A transfer is tried once and again after each of WAITS_SECONDS, or after the longer pause that the hub asks for. It
-fails at once if the hub asks for a pause of more than LONGEST_WAIT_SECONDS, or if the failure is permanent. Every
-attempt transfers only the files that are missing. The hubs' own clients repeat some single requests within seconds;
-what they give up on is retried here.
+A transfer is tried once and again after each of WAITS_SECONDS, or after the longer pause that the hub asks for; a
+download from a server that cannot be connected to, only after the first of them. It fails at once if the hub asks for a
+pause of more than LONGEST_WAIT_SECONDS, or if the failure is permanent. Every attempt transfers only the files that are
+missing. The hubs' own clients repeat some single requests within seconds; what they give up on is retried here.
 """
 
 import os
@@ -39,6 +39,7 @@ CACHES: dict[Hub, str] = {"hf": "HF_HOME", "ms": "MODELSCOPE_CACHE"}
 SIGNED_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*|(?<=://)(?P<path>[^\s?#)]*)[?#][^\s)]+")
 USER_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@:\s]*:(?!\d+(?:[/?#\s]|$))\S*@|[^/@?#\s]+@)")
 SECRET_VARIABLE = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
+NOT_CONNECTED = re.compile("Connect(?:Error|Timeout|ionRefused)|NewConnection|NameResolution|gaierror")
 MIN_SECRET_LENGTH = 8  # shorter values are words such as `true`
 MAX_MESSAGE_LENGTH = 300
 WAITS_SECONDS = (1.0, 5.0, 25.0)
@@ -98,12 +99,14 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
     words |= {"login": LOGINS[target.hub], "kept": kept}
     problem, remedy = (part.format(**words, revision=target.revision) for part in error.cause.value)
     pause = f"it asks for a pause of {error.retry_after:,.0f} seconds" if error.retry_after else ""
+    is_unavailable = error.is_transient or error.cause is Cause.OFFLINE
+    if is_unavailable and direction == "download" and target.hub == "hf" and "://" not in target.name:
+        problem = f"no such folder here, and {problem}"
     details = ", ".join(filter(None, (error.message, pause)))
     problem += f" ({details})" if details else ""
     line = f"{_shown(target, direction)}: {problem}; {remedy}"
     if direction == "upload":
         return UnavailableError(line) if error.is_transient else ReleaseError(line)
-    is_unavailable = error.is_transient or error.cause is Cause.OFFLINE
     if target.kind == "dataset":
         return AbsentError(line) if is_unavailable or error.cause is Cause.NOT_FOUND else DataError(line)
     if error.cause in (Cause.NOT_FOUND, Cause.NO_REVISION):
@@ -136,6 +139,15 @@ def redact(text: str, *secrets: str | None) -> str:
     return SIGNED_QUERY.sub(r"\g<path>", USER_IN_ADDRESS.sub("", " ".join(text.split())))[:MAX_MESSAGE_LENGTH]
 
 
+def _described(error: BaseException | None) -> str:
+    """Returns the types and messages of an exception and of those that it was raised from or after."""
+    parts: list[str] = []
+    while error is not None:
+        parts.append(f"{type(error).__name__} {error}")
+        error = error.__cause__ or error.__context__
+    return " ".join(parts)
+
+
 def retry(
     attempt: Callable[[], Result],
     direction: Direction,
@@ -147,7 +159,8 @@ def retry(
     Raises a UserError with a one-line message for the last failure, or for the first one of the disk that is downloaded
     to. A UserError of the attempt is passed on.
     """
-    waits, last_message = iter(WAITS_SECONDS), ""
+    waits: Iterator[float] | None = None
+    last_message = ""
     while True:
         try:
             return attempt()
@@ -160,6 +173,9 @@ def retry(
                 raise kind(f"{_shown(target, direction)}: {line}; {where}") from error
             failure = next((cause for cause in causes(error) if isinstance(cause, TransferError)), translate(error))
             failed = user_error(failure, direction, target)
+            if waits is None:
+                is_reached = direction == "upload" or not NOT_CONNECTED.search(_described(error))
+                waits = iter(WAITS_SECONDS if is_reached else WAITS_SECONDS[:1])
             wait = next(waits, None)
             if wait is None or not failure.is_transient or failure.retry_after > LONGEST_WAIT_SECONDS:
                 raise failed from None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from longmlm.data.vocabulary import UNSPACED
 from longmlm.errors import DataError, counted
+from longmlm.user_files import read_user_text
 
 MASK_SPELLINGS = ("[MASK]", "<mask>")  # mask tokens of BERT and RoBERTa
 SPACED_LETTER = rf"[^\W{UNSPACED}]"  # a letter of a script with spaces between words
@@ -48,9 +49,11 @@ def read_text(text: str) -> str:
     if Path(text).is_dir():
         raise DataError(f"{text} is a folder: name a text file, or give the text in quotes")
     try:
-        content = Path(text).read_text(encoding="utf-8-sig")
+        content = read_user_text(text, "utf-8-sig")
     except UnicodeDecodeError:
         content = "\0"
+    except OSError as error:
+        raise DataError(f"{text} cannot be read ({error.strerror}): name a file, or give the text in quotes") from None
     if "\0" in content:
         raise DataError(f"{text} is not a text file in UTF-8: name one, or give the text in quotes")
     if not content.strip():

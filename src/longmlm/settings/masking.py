@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from longmlm.settings.tables import UNUSED
+
 PairKind = Literal["nsp", "sop"]
 MaskingUnit = Literal["token", "word", "span"]
 
@@ -56,10 +58,11 @@ class HeldOut:
     """Held-out rows, each with one mask that never changes."""
 
     max_rows: int | None = None
-    """Number of rows to evaluate, spread evenly over the held-out split; by default all."""
+    """Number of rows to evaluate, spread evenly over the held-out split; by default all. In a pipeline, 200
+    in training and 1,000 in evaluate by default."""
     mask_seed: int = 1789
     """Seed of the frozen masks."""
-    masking: Masking = field(default_factory=Masking)
+    masking: Masking = field(default_factory=Masking, metadata={UNUSED: ("mask_patterns", "unit")})
 
     def __post_init__(self) -> None:
         if self.max_rows is not None and self.max_rows < 1:

@@ -25,7 +25,8 @@ class ReleaseRecipe:
     onnx: bool = False
     """Also write the encoder and the MLM model as ONNX files, in fp32 and int8; needs the extra onnx."""
     sentence_transformer: SentencePooling | None = None
-    """Also write the files of a sentence-transformers model with mean pooling, or cls pooling (the first token)."""
+    """Also write the files of a sentence-transformers model with mean pooling, or cls pooling (the first token);
+    by default neither."""
     allow_unrecovered: bool = False
     """Release a long model even if it is less accurate than its base model, by two standard errors or more; the card
     then says so."""
