@@ -63,7 +63,7 @@ def test_a_run_that_is_missing(kind: type, mine: str) -> None:
 def test_a_long_model_that_is_missing_is_not_looked_for_on_a_hub(kind: type, mine: str) -> None:
     options = ["--recipe.tokenizer", "out/long"] if kind is PrepareConfig else []  # as add_tokens sets it
     Path("out").mkdir() if kind is PrepareConfig else make_rows()
-    with pytest.raises(UserError, match=r"^out/long: no such folder: run longmlm extend first"):
+    with pytest.raises(UserError, match=r"^out/long: no such folder in out: check its path, or run the stage"):
         check_inputs(parse(kind, [mine, *options]))
 
 

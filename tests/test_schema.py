@@ -1,10 +1,11 @@
 """JSON Schemas of settings files: all shipped files are valid, mistakes are not, and they say what the settings say."""
 
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ import pytest
 from jsonschema import Draft7Validator
 
 from longmlm.cli import COMMANDS, WINGS, main
-from longmlm.options import explanations, named_fields
+from longmlm.completion import completion_script
+from longmlm.config import _help_values, parse
+from longmlm.options import explanations, named_fields, options_of
 from longmlm.pipeline_files import pipeline_file
 from longmlm.schema import schema_text
-from longmlm.settings.pipeline import Pipeline, ResolvedPipeline
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, RunConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.shipped import SHIPPED
-from longmlm.settings.tables import OPTION_ONLY
+from longmlm.settings.tables import OPTION_ONLY, leaves
 from tests.support.prepare_settings import PREPARE
 from tests.support.tiny import ENDLESS_PIPELINE, PIPELINE
 
@@ -114,7 +118,8 @@ def test_arms_are_overlays_and_a_search_has_lists() -> None:
 def test_it_explains_every_setting_by_its_docstring() -> None:
     described = dict(_described(json.loads(schema_text(PretrainConfig, "pretrain"))))
     names = {name for name, _ in named_fields(PretrainConfig)}
-    assert described.keys() == names - {OPTION_ONLY}
+    unused = {f"recipe.held_out.masking.{name}" for name in ("unit", "mask_patterns")}
+    assert described.keys() == names - {OPTION_ONLY} - unused
     texts = explanations(PretrainConfig)
     assert all(described[name] == texts[name] for name in texts if name != OPTION_ONLY)
     assert described["recipe.num_steps"].startswith("Number of optimizer updates")
@@ -152,3 +157,55 @@ def test_without_a_command_it_is_that_of_pipeline_files(monkeypatch, capsys) -> 
         main()
     first, second = capsys.readouterr().out.split("\n}\n")[:2]
     assert first == second
+
+
+def test_settings_that_no_place_accepts_are_listed_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (EXPERIMENTS.parent / "settings.md").read_text(encoding="utf-8")
+    for command in ("run", "plan", "compare", "pretrain", "evaluate"):
+        tables = properties_of(json.loads(schema_text(COMMANDS[command], command)))
+        masking = [names for path, names in tables.items() if path.endswith("held_out.masking")]
+        assert masking and all("selected_fraction" in names for names in masking)
+        assert not [names for names in masking if names & {"unit", "mask_patterns"}]
+        with pytest.raises(SystemExit):
+            parse(COMMANDS[command], ["--help"])
+        shown = capsys.readouterr().out
+        assert "held-out.masking.selected-fraction" in shown and (
+            "recipe.masking.unit" in shown or command == "evaluate"
+        )
+        assert "held-out.masking.unit" not in shown and "held-out.masking.mask-patterns" not in shown
+    for stage in ("pretrain", "evaluate"):
+        section = page.partition(f"### {stage}: `[recipe.held_out.masking]`")[2].partition("###")[0]
+        assert "`selected_fraction`" in section and "`unit`" not in section and "`mask_patterns`" not in section
+    script = completion_script("bash", {"run": RunConfig}, {}, {"run": ""})
+    assert "held-out.masking.masked-share" in script and "held-out.masking.unit" not in script
+    assert validator(EvaluateConfig).is_valid({"recipe": {"held_out": {"masking": {"masked_share": 0.9}}}})
+
+
+def properties_of(schema: dict[str, Any], path: str = "") -> dict[str, set[str]]:
+    """Returns the names of the properties of every table of a schema, by its dotted name."""
+    found = {path: set(schema.get("properties", {}))}
+    for name, inner in schema.get("properties", {}).items():
+        found |= properties_of(inner, f"{path}.{name}".lstrip("."))
+    for key in ("additionalProperties", "items"):
+        if isinstance(schema.get(key), dict):
+            found |= properties_of(schema[key], f"{path}.*")
+    return found
+
+
+def test_help_shows_the_values_of_the_example_that_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("run", "plan", "compare", "prepare", "pretrain"):
+        with pytest.raises(SystemExit):
+            parse(COMMANDS[command], ["--help"])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "for model = MODEL, corpus = TEXT, length = 1536 and output = OUTPUT" in shown
+    example = ["--model", "MODEL", "--corpus", "TEXT", "--length", "1536", "--output", "OUTPUT"]
+    actual = dict(leaves(asdict(parse(RunConfig, example))))
+    checked = 0
+    for option in options_of(RunConfig, _help_values(RunConfig, {}), {}):
+        if default := re.search(r"\(default: (.*)\)$", option.help):
+            name = option.setting
+            value = actual[name] if name in actual else actual["prepare.recipe.sources"][0][name.rpartition(".")[2]]
+            shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            assert default[1] == shown, option.setting
+            checked += 1
+    assert checked > 50

@@ -219,8 +219,12 @@ def _toml(path: Path) -> Table:
     except OSError as error:
         if system_error(error):
             raise
-        reason = error.strerror if path.suffix else "nor a pipeline of that name: longmlm pipelines lists them"
-        raise ConfigError(f"{path}: {'unusable' if path.exists() else 'no such TOML file'} ({reason})") from None
+        reason = (
+            error.strerror
+            if path.suffix or path.exists()
+            else "nor a pipeline of that name: longmlm pipelines lists them"
+        )
+        raise ConfigError(f"{path}: no such TOML file ({reason})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         is_repeated = re.search("twice|[Oo]verwrite|mutate|redefine|[Dd]uplicate", str(error))
         remedy = ": put all keys of a table under one heading, each key once" if is_repeated else ""

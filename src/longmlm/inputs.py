@@ -31,7 +31,7 @@ from longmlm.errors import DataError
 from longmlm.folders import check_absent, check_replaceable
 from longmlm.hubs.datasets import rows_on_hub
 from longmlm.hubs.model_files import local_weights
-from longmlm.hubs.models import check_model, config_of_model, read_architecture
+from longmlm.hubs.models import check_model, config_of_model, is_folder, read_architecture
 from longmlm.hubs.publish import check_can_publish
 from longmlm.model.families import (
     check_architecture,
@@ -230,6 +230,8 @@ def positions_of(config: SimpleNamespace | None, name: str) -> int | None:
 
 def _check_evaluate(config: EvaluateConfig) -> None:
     check_replaceable(Path(config.output), EVALUATION_FILES)
+    if config.long_before:
+        is_folder(config.long_before)
     if config.run:
         evaluations_of(Path(config.run))
     if config.long_after and not _is_run(config.long_after):

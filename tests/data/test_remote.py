@@ -19,7 +19,7 @@ import s3fs
 
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
-from longmlm.data.files import files_of
+from longmlm.data.files import count_bytes, files_of, left_out, open_bytes
 from longmlm.data.rows_plan import check_files_unchanged, plan_rows
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
@@ -94,6 +94,26 @@ def test_a_remote_file_is_hashed_once_and_again_when_its_version_changes(
         check_files_unchanged(work.files)
     with pytest.raises(DataError, match="other text"):
         prepare_rows(recipe, vocabulary, tmp_path / "rows")
+
+
+@pytest.mark.parametrize("name", ["a[1].jsonl", "a*.jsonl", "a?.jsonl", "{a,b}.jsonl", "deep/**/a.jsonl"])
+def test_a_file_is_found_by_its_own_name_whatever_signs_that_has(bucket: Bucket, tmp_path: Path, name: str) -> None:
+    for other in ("a1.jsonl", "ab.jsonl", "deep/more/a.jsonl"):
+        bucket.write(other, b"{}")
+    [found] = files_of([url := bucket.write(name, content := json_lines(TEXTS[:3]))])
+    assert str(found) == url and count_bytes(found) == len(content)
+    with open_bytes(found) as stream:
+        assert stream.read() == content
+
+
+@pytest.mark.parametrize("name", ["a[1].jsonl", "of[1]/*.jsonl", "of*/a.jsonl", "[x]/{y}/**/a.jsonl"])
+def test_a_local_folder_is_found_by_its_own_name_too(tmp_path: Path, name: str) -> None:
+    for other in ("of1/a.jsonl", "x/{y}/a.jsonl", "a1.jsonl", name.replace("/*.", "/a.").replace("/**/", "/")):
+        (tmp_path / other).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / other).write_bytes(b"{}")
+    [found] = files_of([f"{tmp_path}/{name}"])
+    assert found == tmp_path / name.replace("/*.", "/a.").replace("/**/", "/")
+    assert not left_out([f"{tmp_path}/{name}"])
 
 
 def refusal(pattern: str) -> str:

@@ -14,16 +14,21 @@ from huggingface_hub.utils.tqdm import progress_bar_states
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.data.vocabulary import tokenizer_folder
 from longmlm.errors import ModelError, ModelNotFoundError, UnavailableError, UserError
-from longmlm.hubs import huggingface
+from longmlm.hubs import datasets, huggingface
 from longmlm.hubs.licences import Licence, licence_of
 from longmlm.hubs.model_files import weight_files
-from longmlm.hubs.models import check_model, model_card_of, snapshot_of
+from longmlm.hubs.models import check_model, commit_of, model_card_of, snapshot_of
+from longmlm.hubs.transfers import WAITS_SECONDS
 from longmlm.settings.shipped import bundled_resolved
 from tests.support.hub import Hub, Repository
 from tests.support.loopback import Fault
 from tests.support.served import NAME, content
 
 FILES = {"config.json": b'{"a": 1}', "tokenizer.json": b"{}", "model.safetensors": bytes(1000)}
+
+
+def commit_of_dataset(name: str) -> str:
+    return datasets.commit_of(name, None)
 
 
 @pytest.fixture
@@ -173,6 +178,41 @@ def test_a_path_to_no_folder_is_not_looked_up_on_the_hub(name: str) -> None:
     for look_up in (snapshot_of, check_model, tokenizer_folder):
         with pytest.raises(UserError, match=f"^{name}: no such folder"):
             look_up(name)
+
+
+def test_a_path_in_a_folder_that_exists_is_not_looked_up_on_the_hub(
+    hub: Hub, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    owner = Path(NAME).parent
+    assert snapshot_of(NAME).commit
+    owner.mkdir()
+    requests = len(hub.requests)
+    for look_up in (snapshot_of, check_model, tokenizer_folder, commit_of_dataset):
+        with pytest.raises(UserError, match=f"^{NAME}: no such folder in {owner}: .* no folder is called {owner}$"):
+            look_up(NAME)
+    assert len(hub.requests) == requests
+    commit = str(repository.branches["main"])
+    assert snapshot_of(NAME, "main").commit == snapshot_of(NAME, commit).commit == commit
+    assert tokenizer_folder(f"{NAME}@main").is_dir()
+
+
+def test_a_name_that_is_neither_here_nor_in_reach_is_said_to_be_neither(
+    monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    for endpoint in ("http://127.0.0.1:9", "http://no-such-host.invalid"):
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        for look_up in (commit_of, commit_of_dataset):
+            waits.clear()
+            with pytest.raises(UserError, match=f"^{NAME}: no such folder here, and the server cannot be reached"):
+                look_up(NAME)
+            assert waits == [WAITS_SECONDS[0]]
+            monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+            with pytest.raises(UserError, match=f"^{NAME}: no such folder here, and HF_HUB_OFFLINE is set"):
+                look_up(NAME)
+            assert waits == [WAITS_SECONDS[0]]
+            monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
 def test_an_unknown_bundled_model_is_answered_with_those_that_exist() -> None:

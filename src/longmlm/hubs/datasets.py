@@ -29,18 +29,17 @@ def is_local(source: Source) -> bool:
     return Path(str(source.dataset)).is_dir()
 
 
-def check_dataset(name: str) -> None:
-    """Raises AbsentError for the path of a folder that is not there, which is no repository."""
+def check_dataset(name: str, revision: str | None) -> None:
+    """Raises AbsentError for the path of a folder that is not there, as `is_folder` does."""
     try:
-        is_folder(name)
+        is_folder(name, revision)
     except ModelNotFoundError as error:
         raise AbsentError(str(error)) from None
 
 
 def commit_of(name: str, revision: str | None) -> str:
     """Returns the commit to which a dataset's revision resolves now; raises DataError if it is unknown."""
-    if revision is None:
-        check_dataset(name)
+    check_dataset(name, revision)
     target = Target("hf", name, revision, "dataset")
     commit, note = retry_download(target, lambda: huggingface.resolve(target))
     if note:
@@ -160,8 +159,7 @@ def _builder(source: Source) -> Any:
 
 def _loaded(source: Source, revision: str | None) -> Any:
     """Returns the builder of a dataset; for .csv files, it keeps texts such as "null" and "NA", which pandas drops."""
-    if revision is None:
-        check_dataset(str(source.dataset))
+    check_dataset(str(source.dataset), revision)
     from datasets import load_dataset_builder
 
     load = partial(load_dataset_builder, str(source.dataset), source.subset, revision=revision)

@@ -105,7 +105,7 @@ def snapshot_of(name: str, revision: str | None = None, with_weights: bool = Tru
     repository that is read is in the folder. Raises ModelNotFoundError if there is no such folder, repository or
     revision, and ModelError if the hub fails, the disk is full or a file is damaged.
     """
-    if is_folder(name):
+    if is_folder(name, revision):
         if revision is not None:
             raise ModelError(f"{name} is a folder, which has no revision {revision}: remove revision")
         check_links(Path(name))
@@ -143,7 +143,7 @@ def cached_file(name: str, commit: str, file: str) -> Path | None:
 
 def check_model(name: str, revision: str | None = None, needs_weights: bool = True) -> None:
     """Raises the error that loading would raise if there is no such model, without downloading or loading it."""
-    if is_folder(name):
+    if is_folder(name, revision):
         check_links(Path(name))
         check_has_config(name, Path(name))
         if needs_weights:
@@ -158,7 +158,7 @@ def config_of_model(name: str, revision: str | None = None, needs_weights: bool 
     Returns None if the config is damaged or names code: only loading shows what it means. For a repository, downloads
     config.json.
     """
-    if is_folder(name):
+    if is_folder(name, revision):
         check_model(name, needs_weights=needs_weights)
     path = file_of_model(name, revision, CONFIG)
     try:
@@ -174,7 +174,7 @@ def config_of_model(name: str, revision: str | None = None, needs_weights: bool 
 def file_of_model(name: str, revision: str | None, file: str) -> Path | None:
     """Returns the path of a model's file, after downloading it from a hub; None if the model does not have it."""
     path = Path(name) / file
-    if is_folder(name):
+    if is_folder(name, revision):
         return path if path.is_file() else None
     target = _target(name, revision)
     hub = _hub_of(target)
@@ -211,8 +211,12 @@ def model_card_of(name: str, commit: str | None) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def is_folder(name: str) -> bool:
-    """Returns whether a model is a local folder; raises ModelNotFoundError for a path that no repository can have."""
+def is_folder(name: str, revision: str | None = None) -> bool:
+    """Returns whether a model is a local folder.
+
+    Raises ModelNotFoundError for a path that no repository can have, and without a revision also for one in a folder
+    that exists, such as out/long: the model is then most likely to be missing there.
+    """
     path = Path(name)
     if path.is_dir():
         return True
@@ -221,12 +225,12 @@ def is_folder(name: str) -> bool:
         raise ModelNotFoundError(f"{BUNDLED}{path.name}: no such bundled model: choose {models}")
     if name.startswith(PATH_PREFIXES):
         raise ModelNotFoundError(f"{name}: no such folder: check its path")
-    repository, _, revision = name.partition("@")
+    repository, _, own_revision = name.partition("@")
     if "://" in name or name.startswith(MODELSCOPE):
         return False
     if repository.count("/") > 1 or repository.endswith("/"):
         raise ModelNotFoundError(f"{name}: no such folder: check its path, or run the stage that writes it first")
-    if path.parent.is_dir() and path.parent != Path() and not revision:
+    if path.parent.is_dir() and path.parent != Path() and not (revision or own_revision):
         raise ModelNotFoundError(
             f"{name}: no such folder in {path.parent}: check its path, or run the stage that writes it first; for the "
             f"repository on the hub, start where no folder is called {path.parent}"
