@@ -219,11 +219,7 @@ def _toml(path: Path) -> Table:
     except OSError as error:
         if system_error(error):
             raise
-        reason = (
-            error.strerror
-            if path.suffix or path.exists()
-            else "nor a pipeline of that name: longmlm pipelines lists them"
-        )
+        reason = error.strerror if path.suffix or path.exists() else "nor a pipeline of that name in longmlm pipelines"
         raise ConfigError(f"{path}: no such TOML file ({reason})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         is_repeated = re.search("twice|[Oo]verwrite|mutate|redefine|[Dd]uplicate", str(error))
