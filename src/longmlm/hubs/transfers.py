@@ -141,11 +141,11 @@ def redact(text: str, *secrets: str | None) -> str:
 
 def _described(error: BaseException | None) -> str:
     """Returns the types and messages of an exception and of those that it was raised from or after."""
-    parts: list[str] = []
-    while error is not None:
-        parts.append(f"{type(error).__name__} {error}")
+    seen: list[BaseException] = []  # libraries raise errors that are among their own causes
+    while error is not None and error not in seen:
+        seen.append(error)
         error = error.__cause__ or error.__context__
-    return " ".join(parts)
+    return " ".join(f"{type(one).__name__} {one}" for one in seen)
 
 
 def retry(
