@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
-from longmlm.settings.prepare import COMPRESSED, Duplicates, PackingMode, Segmentation, source_names
+from longmlm.settings.prepare import COMPRESSED, Duplicates, PackingMode, Quoting, Segmentation, source_names
 from longmlm.settings.pretrain import PretrainRecipe
 
 RECIPE_VERSION = 4
@@ -34,6 +34,7 @@ class SourceRecord:
     text_field: str = "text"
     text_fields: tuple[str, ...] = ()
     delimiter: str | None = None
+    quoting: Quoting | None = None
     language: str = "en"
     held_out: bool = False
     split_field: str | None = None

@@ -238,6 +238,7 @@ def check_column(name: str, field: str, names: list[str], source: Source, other_
     if names.count(field) > 1:
         raise DataError(f"{name} has {names.count(field)} columns named {field!r}: rename all but the one to read")
     if field not in names:
-        known = ", ".join(other if len(other) <= MAX_NAME else f"{other[:MAX_NAME]}…" for other in names) or "(none)"
+        cut = (other if len(other) <= MAX_NAME else f"{other[:MAX_NAME]}…" for other in names)
+        known = ", ".join(map(repr, cut)) or "(none)"
         setting = source.setting_of(field)
         raise DataError(f"{name} has no column {field!r}: set {setting} to one of {known}{other_remedy}")

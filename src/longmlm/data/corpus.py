@@ -169,9 +169,10 @@ def check_source(source: Source, output: str) -> None:
     An output folder inside the folder of a dataset raises it too, since its files would become part of the dataset.
     """
     kinds, folder = {kind_of(file) for file in files_of(source.files)}, Path(source.dataset or "")
-    if source.delimiter is not None and ".csv" not in kinds:
-        files = ", ".join(source.files)
-        raise DataError(f"delimiter has no effect, since files has no .csv or .tsv file ({files}): remove it")
+    for name in ("delimiter", "quoting") if ".csv" not in kinds else ():
+        if getattr(source, name) is not None:
+            files = ", ".join(source.files)
+            raise DataError(f"{name} has no effect, since files has no .csv or .tsv file ({files}): remove it")
     if source.dataset and folder.is_dir():
         is_saved = any((folder / name).is_file() for name in SAVED)
         unused = {"revision": source.revision, "subset": source.subset if is_saved else None}

@@ -11,6 +11,8 @@ The quote that opens in record 1 is never closed, and the quotes inside record 3
 continues after an error takes 'left, smiling."' for a record; one that waits for a closing quote loses record 2. This
 one resumes at the next line that begins a record: a line with as many fields as the header (or more, if it is broken
 itself), unless the next quote that can only open or only close a field closes one, as in 'left, smiling."'.
+
+Where quotes are text, every line is a record.
 """
 
 import csv
@@ -21,6 +23,7 @@ from contextlib import contextmanager
 from longmlm.data.files import Lines
 from longmlm.data.texts import BYTE_ORDER_MARK, Unreadable
 from longmlm.processes import overlapping
+from longmlm.settings.prepare import Quoting
 
 # Without limits, a quote that is never closed would hold the rest of a file in memory, at up to 8 bytes a character.
 FIELD_CHARACTERS = 1 << 27
@@ -30,6 +33,9 @@ TOO_LONG = f"broken CSV, or a field of more than {FIELD_CHARACTERS:,} characters
 BACKSLASHES = "broken CSV: a quote inside a field is escaped with a backslash, not doubled"
 PROBLEMS = (BROKEN, TOO_LONG, BACKSLASHES)
 ODD_QUOTES = re.compile(r'(?<!")"(?:"")*(?!")')  # an even number of them is an empty field, or quotes in a field
+
+QUOTED = r'"(?:[^"]++|"")*+"'  # a field
+QUOTING = {"double": csv.QUOTE_MINIMAL, "none": csv.QUOTE_NONE}
 
 Cells = list[str] | Unreadable  # of a record, or why it is broken
 
@@ -48,8 +54,9 @@ def long_fields() -> Iterator[None]:
 class DelimitedReader:
     """Reads records from lines one after the other."""
 
-    def __init__(self, lines: Lines, delimiter: str, num_fields: int = 0) -> None:
+    def __init__(self, lines: Lines, delimiter: str, num_fields: int = 0, quoting: Quoting = "double") -> None:
         """Starts at a line that begins a record; without `num_fields` it is the header."""
+        self._quoting = QUOTING[quoting]
         self._lines, self._delimiter, self._num_fields = lines, delimiter, num_fields
         self._taken: list[bytes] = []  # lines of the current record
 
@@ -63,7 +70,7 @@ class DelimitedReader:
             if not self._taken:
                 return
             if isinstance(cells, Unreadable):
-                if any(b'"' in line for line in self._taken):
+                if self._quoting != csv.QUOTE_NONE and any(b'"' in line for line in self._taken):
                     self._skip_broken()
                 yield begin, cells
             elif cells:
@@ -73,8 +80,9 @@ class DelimitedReader:
     def _next_record(self) -> Cells:
         self._taken.clear()
         try:
+            options = {"delimiter": self._delimiter, "quoting": self._quoting}
             with long_fields():
-                return next(csv.reader(iter(self._next_line, ""), delimiter=self._delimiter, strict=True), [])
+                return next(csv.reader(iter(self._next_line, ""), strict=True, **options), [])
         except csv.Error as error:
             if "field limit" in str(error):
                 return Unreadable(TOO_LONG)
@@ -127,6 +135,49 @@ def _opens_field(line: str, delimiter: str) -> bool | None:
         if may_open != may_close:
             return may_open
     return None
+
+
+def quoting_of(head: str, delimiter: str) -> Quoting:
+    """Returns whether the lines at the beginning of a file have fields in quotes, or quotes that are text.
+
+    With tabs, and the header "id text", these records can be read in one way only:
+
+        1   "He said ""no""."      in quotes: two quotes inside are one
+        2   "The first line,       in quotes: without them, "the second" would be a record of one field
+        the second"
+        3   "No," he said.         as text
+        4   "Not closed here,      as text: each line is a record of two fields
+        5   but here."
+
+    The more frequent way decides, unless names in the header are in quotes. Without any such record, quotes are text.
+    """
+    mark = re.escape(delimiter)
+    cell = rf'(?:{QUOTED}|[^"\r\n{mark}]*+)'
+    record = re.compile(rf"{cell}(?:{mark}{cell})*+(?:\r?\n|\Z)")
+    votes = num_fields = place = 0
+    while place < len(head):
+        found = record.match(head, place)
+        end = found.end() if found else head.find("\n", place) + 1 or len(head)
+        text, place = head[place:end], end
+        if not num_fields:
+            if found and '"' in text:
+                return "double"
+            num_fields = text.count(delimiter) + 1
+        elif '"' in text:
+            votes += _vote(text, found is not None, delimiter, num_fields)
+    return "double" if votes > 0 else "none"
+
+
+def _vote(text: str, may_have_quoted_fields: bool, delimiter: str, num_fields: int) -> int:
+    """Returns 1 for a record that can only be read with fields in quotes, -1 for one with quotes as text, 0 for both."""
+    lines = [line for line in text.split("\n") if line.strip("\r")]
+    fits_as_text = all(line.count(delimiter) + 1 == num_fields for line in lines)
+    if may_have_quoted_fields and re.sub(QUOTED, "", text).count(delimiter) + 1 == num_fields:
+        is_doubled = any('""' in field[1:-1] for field in re.findall(QUOTED, text))
+        if is_doubled or not fits_as_text or len(lines) > num_fields == 1:
+            return 1
+        return -int(len(lines) > 1)
+    return -int(fits_as_text)
 
 
 def _decoded(line: bytes) -> str:

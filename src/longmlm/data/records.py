@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from longmlm.data.columns import by_name, check_column, extent_of_table, fields_of_table
-from longmlm.data.delimited import BROKEN, Cells, DelimitedReader
+from longmlm.data.delimited import BROKEN, Cells, DelimitedReader, quoting_of
 from longmlm.data.files import CHUNK_BYTES, Extent, Lines, Span, count_bytes, ending_of, kind_of, lines_of, open_bytes
-from longmlm.data.foreign_content import HEAD_BYTES, check_content, foreign_content, remedy_of
+from longmlm.data.foreign_content import HEAD_BYTES, check_content, foreign_content, head_of, remedy_of
 from longmlm.data.json_array import ElementReader
 from longmlm.data.json_lines import object_of
 from longmlm.data.texts import (
@@ -19,9 +19,10 @@ from longmlm.data.texts import (
 )
 from longmlm.errors import DataError
 from longmlm.hubs.storage import AnyPath, is_url, located
-from longmlm.settings.prepare import COMPRESSED, Source
+from longmlm.settings.prepare import COMPRESSED, Quoting, Source
 
 DELIMITERS = (",", ";", "\t", "|")
+QUOTING_BYTES = 1 << 22  # of a file, that show whether its fields are in quotes
 WHOLE_FILE = 1 << 62
 COMPRESSION = 3  # bytes of text per byte of a compressed file
 
@@ -132,10 +133,28 @@ def _delimiter(path: AnyPath, source: Source) -> str:
     return source.delimiter or ("\t" if ending_of(path) == ".tsv" else ",")
 
 
+def _quoting(path: AnyPath, source: Source) -> Quoting:
+    """Returns whether fields are in quotes, or quotes are text: as set, or else, between tabs, as the file begins.
+
+    Without quotes, a text could not have a comma or semicolon.
+    """
+    delimiter = _delimiter(path, source)
+    if source.quoting or delimiter in (",", ";"):
+        return source.quoting or "double"
+    head = head_of(path, QUOTING_BYTES)
+    if len(head) >= QUOTING_BYTES - len(BYTE_ORDER_MARK):
+        head = head[: head.rfind(b"\n") + 1]
+    return quoting_of(head.decode(errors="surrogateescape"), delimiter)
+
+
+def _reader(lines: Lines, path: AnyPath, source: Source, num_fields: int = 0) -> DelimitedReader:
+    return DelimitedReader(lines, _delimiter(path, source), num_fields, _quoting(path, source))
+
+
 def _header(path: AnyPath, source: Source) -> list[str]:
     check_content(path)
     delimiter = _delimiter(path, source)
-    names = _first_record(path, delimiter)
+    names = _first_record(path, delimiter, _quoting(path, source))
     has_field = isinstance(names, list) and set(source.fields) <= set(names)
     if not has_field and (other := _other_delimiter(path, source.fields[0], names, delimiter)):
         raise DataError(f"{path} seems to have fields separated by {other!r}: set the source's delimiter to that")
@@ -162,14 +181,14 @@ def _other_delimiter(path: AnyPath, field: str, names: Cells, delimiter: str) ->
     return next((other for other in others if other in only), None)
 
 
-def _first_record(path: AnyPath, delimiter: str) -> Cells:
+def _first_record(path: AnyPath, delimiter: str, quoting: Quoting = "double") -> Cells:
     with open_bytes(path) as stream:
-        return next(DelimitedReader(Lines(stream), delimiter).records(CHUNK_BYTES), (0, []))[1]
+        return next(DelimitedReader(Lines(stream), delimiter, quoting=quoting).records(CHUNK_BYTES), (0, []))[1]
 
 
 def _csv_borders(path: AnyPath, length: int, source: Source) -> Iterator[int]:
     with open_bytes(path) as stream:
-        for begin, _ in DelimitedReader(Lines(stream), _delimiter(path, source)).records(length):
+        for begin, _ in _reader(Lines(stream), path, source).records(length):
             yield begin
 
 
@@ -177,7 +196,7 @@ def _csv_fields(path: AnyPath, span: Span, source: Source) -> Iterator[FieldsRec
     """Yields the offset and the fields of each record after the header, or why it is broken."""
     names = _header(path, source)
     with lines_of(span) as lines:
-        records = DelimitedReader(lines, _delimiter(path, source), len(names)).records(span.end)
+        records = _reader(lines, path, source, len(names)).records(span.end)
         if not span.start:
             next(records)
         for begin, cells in records:

@@ -116,7 +116,7 @@ def sources_of(data: LabelledData) -> list[tuple[Source, GivenSplit | None]]:
         splits = (data.train_split, data.dev_split, data.test_split)
         sources = [of_dataset(split=split, text_field=data.text_field) if split else None for split in splits]
     else:
-        of_files = partial(Source, delimiter=data.delimiter, text_field=data.text_field)
+        of_files = partial(Source, delimiter=data.delimiter, quoting=data.quoting, text_field=data.text_field)
         given = (data.files, data.dev_files, data.test_files)
         sources = [of_files(files=files) if files else None for files in given]
     has_splits = any(sources[1:])

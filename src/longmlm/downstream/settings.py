@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from longmlm.settings.arms import check_arm_name, check_is_arm, check_seeds
-from longmlm.settings.prepare import check_delimiter
+from longmlm.settings.prepare import Quoting, check_delimiter
 from longmlm.settings.pretrain import Precision, Tracker
 from longmlm.settings.tables import Unused
 
@@ -40,7 +40,10 @@ class LabelledData:
     test_split: str | None = None
     """Split of the dataset to test on."""
     delimiter: str | None = None
-    """Character between the fields of .csv files; by default a comma."""
+    """Character between the fields of .csv and .tsv files; by default a comma in .csv, a tab in .tsv files."""
+    quoting: Quoting | None = None
+    """Quotes in .csv and .tsv files: double, a field may be in double quotes, and two inside it are one; none, quotes
+    are text. By default double between commas or semicolons; else the beginning of each file decides."""
     id_field: str = "id"
     """Field with the document's name; a document without one is named by file and record."""
     text_field: str = "text"
@@ -62,8 +65,8 @@ class LabelledData:
     def __post_init__(self) -> None:
         if bool(self.files) == bool(self.dataset):
             raise ValueError("set either `files`, with at least one path, or `dataset`")
-        if self.dataset and (self.dev_files or self.test_files or self.delimiter):
-            raise ValueError("dev_files, test_files and delimiter need `files`, but data has a `dataset`")
+        if self.dataset and (self.dev_files or self.test_files or self.delimiter or self.quoting):
+            raise ValueError("dev_files, test_files, delimiter and quoting need `files`, but data has a `dataset`")
         given = (*self.dev_files, *self.test_files, self.dev_split, self.test_split)
         if self.split_field and any(given):
             raise ValueError("split_field replaces dev_files, test_files, dev_split and test_split: set it or those")

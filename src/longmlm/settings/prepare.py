@@ -13,6 +13,7 @@ Encoder = Literal["auto", "tokenizers"]
 ExecutorName = Literal["local", "ray"]
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # endings that may follow that of the format
 Duplicates = Literal["keep", "exact", "near"]
+Quoting = Literal["double", "none"]
 Segmentation = Literal["rjieba"]
 SEGMENTED = ("zh", "ja")  # the languages whose words a segmenter finds
 
@@ -41,6 +42,9 @@ class Source:
     are skipped."""
     delimiter: str | None = None
     """Character between the fields of .csv and .tsv files; by default a comma in .csv, a tab in .tsv files."""
+    quoting: Quoting | None = None
+    """Quotes in .csv and .tsv files: double, a field may be in double quotes, and two inside it are one; none, quotes
+    are text. By default double between commas or semicolons; else the beginning of each file decides."""
     language: str = "en"
     """ISO 639-1 code of the language, for sentence splitting."""
     held_out: bool = False
@@ -59,8 +63,8 @@ class Source:
         if not self.dataset and (self.subset or self.split or self.revision):
             raise ValueError("subset, split and revision need a `dataset`, but the source has `files`")
         check_delimiter(self.delimiter)
-        if self.delimiter is not None and self.dataset:
-            raise ValueError("delimiter needs `files`, but the source has a `dataset`")
+        if self.dataset and (self.delimiter or self.quoting):
+            raise ValueError("delimiter and quoting need `files`, but the source has a `dataset`")
         if self.held_out and self.split_field is not None:
             raise ValueError("split_field has no effect with held_out = true, which holds out all of it: remove one")
         if self.text_fields and self.text_field != "text":
