@@ -191,8 +191,8 @@ def _check_pretrain(config: PretrainConfig) -> None:
     check_num_processes(num_started_processes(), config.runtime.num_processes)
     manifest = _check_rows(config.rows, SPLITS)
     if manifest:
-        check_batch(config.recipe, manifest, started or 1)
-        check_rows_fit_recipe(manifest.plan, config.recipe, config.rows)
+        check_batch(config.recipe, manifest, num_started_processes())
+        check_rows_fit_recipe(manifest, config.recipe, config.rows)
     check_unit(config.recipe.masking, config.start.checkpoint or str(config.start.tokenizer))
     continuations_of(config, newest_state(Path(config.run)))
     if list_checkpoints(Path(config.run)):

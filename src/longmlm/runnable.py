@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import get_args
 
 from longmlm.artifacts.provenance import Extension, ModelSource, read_provenance
-from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
+from longmlm.artifacts.rows import RowsManifest, check_rows_fit_recipe, read_rows_manifest
 from longmlm.batches.sampling import mixture_of, rows_per_step
 from longmlm.data.words import segmenter_of
 from longmlm.errors import ConfigError, FolderError, ModelError, ReleaseError, UserError
@@ -129,7 +129,9 @@ def _check_batch(config: ResolvedPipeline) -> None:
     recipe, prepare = config.pretrain.recipe, config.prepare.recipe
     num_processes = training_processes(config).num_processes or 1
     if (Path(config.pretrain.rows) / RowsManifest.FILE).is_file():
-        check_batch(recipe, read_rows_manifest(Path(config.pretrain.rows)), num_processes)
+        manifest = read_rows_manifest(Path(config.pretrain.rows))
+        check_batch(recipe, manifest, num_processes)
+        check_rows_fit_recipe(manifest, recipe, config.pretrain.rows)
         return
     least_fill = LEAST_FILL if prepare.packing == "full-sentences" else LEAST_TOKENS / prepare.row_length
     rows_per_step(recipe.batch_tokens, prepare.row_length, least_fill, num_processes)

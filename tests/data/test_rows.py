@@ -20,11 +20,12 @@ ABOUT = manifest_of(row_length=9)
 
 def row_of(*content: int) -> Row:
     ids = np.array([0, *content, 2], dtype=np.uint32)
-    return Row(ids, np.array([1, 3], dtype=np.int32), np.array([0, 7], dtype=np.uint16))
+    return Row(ids, np.array([1, 3], dtype=np.int32), np.array([1, 1], dtype=np.uint16))
 
 
-def write_rows(folder: Path, shards: list[list[Row]], about: dict = ABOUT) -> None:
-    with new_folder(folder, about) as partial:
+def write_rows(folder: Path, shards: list[list[Row]], about: dict | None = None) -> None:
+    counted = manifest_of(row_length=9, train=[row for rows in shards for row in rows])
+    with new_folder(folder, counted if about is None else about) as partial:
         (partial / "train").mkdir()
         (partial / "held_out").mkdir()
         for number, rows in enumerate(shards):
@@ -33,7 +34,7 @@ def write_rows(folder: Path, shards: list[list[Row]], about: dict = ABOUT) -> No
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    rows = [row_of(*range(10, 12 + number)) for number in range(5)]
+    rows = [row_of(*range(10, 13 + number)) for number in range(5)]
     write_rows(tmp_path / "rows", [rows[:2], [], rows[2:]])
     return tmp_path / "rows"
 
@@ -50,7 +51,7 @@ def test_ids_take_the_smallest_type_that_holds_the_vocabulary(
     assert table.features["input_ids"].feature.dtype == id_type
     assert table["input_ids"][:] == [[0, 10, last, 2], [0, last, 2]]
     assert table["document_starts"][:] == [[1, 3]] * 2
-    assert table["document_sources"][:] == [[0, 7]] * 2
+    assert table["document_sources"][:] == [[1, 1]] * 2
     if id_type == "uint16":
         with pytest.raises(pa.ArrowInvalid, match="65536"):
             write_shard(tmp_path / "other.arrow", [row_of(65_536)], vocabulary_size)
@@ -77,11 +78,11 @@ def test_a_shard_that_was_not_written_to_its_end_does_not_appear(tmp_path: Path)
 def test_rows_are_those_of_all_shards_in_order(folder: Path) -> None:
     rows = open_rows(folder, "train")
     assert len(rows) == 5
-    expected = [[0, *range(10, 12 + number), 2] for number in range(5)]
+    expected = [[0, *range(10, 13 + number), 2] for number in range(5)]
     assert [rows[row_id].input_ids.tolist() for row_id in range(5)] == expected
     assert rows[3].input_ids.dtype == np.int64
-    assert (rows[1].document_starts.tolist(), rows[1].document_sources.tolist()) == ([1, 3], [0, 7])
-    assert (rows.row_length, rows.mean_fill) == (9, 0.75)
+    assert (rows[1].document_starts.tolist(), rows[1].document_sources.tolist()) == ([1, 3], [1, 1])
+    assert (rows.row_length, rows.mean_fill) == (9, (5 + 6 + 7 + 8 + 9) / 45)
 
 
 def test_a_flipped_byte_is_found_and_its_file_named(folder: Path) -> None:
@@ -96,10 +97,11 @@ def test_a_flipped_byte_is_found_and_its_file_named(folder: Path) -> None:
 
 
 def test_a_split_is_read_when_the_other_one_is_damaged(tmp_path: Path) -> None:
-    with new_folder(tmp_path / "rows", ABOUT) as partial:
+    rows = [row_of(10, 11, 12)]
+    with new_folder(tmp_path / "rows", manifest_of(9, train=rows, held_out=rows)) as partial:
         for split in SPLITS:
             (partial / split).mkdir()
-            write_shard(partial / split / "slice-00000.arrow", [row_of(10)], 300)
+            write_shard(partial / split / "slice-00000.arrow", rows, 300)
     (tmp_path / "rows" / "train" / "slice-00000.arrow").write_bytes(b"damaged")
     assert len(open_rows(tmp_path / "rows", "held_out")) == 1
     with pytest.raises(FolderError, match="is damaged"):
@@ -129,6 +131,6 @@ def test_a_folder_that_holds_no_such_rows_is_refused(folder: Path) -> None:
 def test_a_folder_of_something_else_or_with_a_damaged_manifest_is_refused(
     tmp_path: Path, about: dict, error: type[UserError], message: str
 ) -> None:
-    write_rows(tmp_path / "rows", [[row_of(10)]], about)
+    write_rows(tmp_path / "rows", [[row_of(10, 11, 12)]], about)
     with pytest.raises(error, match=message):
         open_rows(tmp_path / "rows", "train")

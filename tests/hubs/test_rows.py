@@ -13,25 +13,25 @@ from tests.support.loopback import CUT, Fault
 from tests.support.rows import manifest_of, write_shard
 from tests.support.served import content
 
-ABOUT = manifest_of(row_length=400)
 NAME = "owner/rows"
 SHARD = "train/slice-00001.arrow"
 
 
 def row_of(seed: int) -> Row:
     ids = np.random.default_rng(seed).integers(5, 60_000, 400, dtype=np.uint32)
-    return Row(ids, np.array([0], dtype=np.int32), np.array([0], dtype=np.uint16))
+    return Row(ids, np.array([1], dtype=np.int32), np.array([0], dtype=np.uint16))
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a repository of rows: three shards."""
     folder = tmp_path_factory.mktemp("published") / "rows"
-    with new_folder(folder, ABOUT) as partial:
+    rows = [row_of(number) for number in range(1_200)]
+    with new_folder(folder, manifest_of(400, train=rows[:800], held_out=rows[800:])) as partial:
         for number, split in enumerate(["train", "train", "held_out"]):
             (partial / split).mkdir(exist_ok=True)
-            rows = (row_of(400 * number + index) for index in range(400))
-            write_shard(partial / split / f"slice-{number:05d}.arrow", rows, 60_000)
+            shard = partial / split / f"slice-{number:05d}.arrow"
+            write_shard(shard, rows[400 * number : 400 * number + 400], 60_000)
     return content(folder)
 
 

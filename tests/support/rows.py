@@ -1,11 +1,11 @@
 """Manifests of packed rows, and shards."""
 
-import os
-import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import (
@@ -20,7 +20,9 @@ from longmlm.artifacts.rows import (
     read_rows_manifest,
 )
 from longmlm.data.row import Row
-from longmlm.data.rows import open_shard, shard_schema
+from longmlm.data.rows import open_rows, open_shard, shard_schema
+from longmlm.data.slices import Counts
+from longmlm.folders import entry_of
 
 SPLIT = {
     "documents": 10,
@@ -58,9 +60,22 @@ def rows_manifest(row_length: int = 512, **of_each_split: object) -> RowsManifes
     return RowsManifest(plan=plan, report=report, files={})
 
 
-def manifest_of(row_length: int) -> dict[str, Any]:
-    """Returns the manifest as what folders.seal adds the list of files to."""
-    return artifact.dump(rows_manifest(row_length))
+def manifest_of(row_length: int, **rows: Sequence[Row]) -> dict[str, Any]:
+    """Returns the manifest as what folders.seal adds the list of files to: that of the rows, given by their split."""
+    manifest = rows_manifest(row_length)
+    reports = {split: counts_of(own, row_length, len(manifest.plan.sources)) for split, own in rows.items()}
+    return artifact.dump(replace(manifest, report=replace(manifest.report, **reports)))
+
+
+def counts_of(rows: Iterable[Row], row_length: int, num_sources: int) -> SplitReport:
+    """Returns what the manifest counts in rows, each as if its text were one document."""
+    counts = Counts(row_length, num_sources)
+    for row in counts.count_rows(rows):
+        num_tokens = len(row) - 1 - len(row.document_starts)
+        counts.totals.update(documents=len(row.document_starts), sentences=len(row.document_starts), tokens=num_tokens)
+        counts.histograms["tokens_per_source"][int(row.document_sources[0])] += num_tokens
+        counts.histograms["document_lengths"][num_tokens.bit_length() - 1] += 1
+    return counts.report()
 
 
 def write_shard(path: Path, rows: Iterable[Row], vocabulary_size: int) -> None:
@@ -84,7 +99,22 @@ def with_sources(manifest: RowsManifest, *shares: float) -> RowsManifest:
 
 
 def mixed_rows(rows: Path, folder: Path, *shares: float) -> Path:
-    """Copies rows into `folder` as those of several sources, and returns it."""
-    shutil.copytree(rows, folder, copy_function=os.link, ignore=shutil.ignore_patterns(RowsManifest.FILE))
-    artifact.write(folder / RowsManifest.FILE, with_sources(read_rows_manifest(rows), *shares))
+    """Writes rows into `folder` as those of several sources, and returns it."""
+    manifest = with_sources(read_rows_manifest(rows), *shares)
+    for split in SPLITS:
+        opened, report = open_rows(rows, split), manifest.report.of(split)
+        assert report.rows_per_source
+        numbers = np.repeat(np.arange(len(shares), dtype=np.uint16), report.rows_per_source)
+        mixed = [
+            replace(opened[row], document_sources=np.full(len(opened[row].document_starts), number, dtype=np.uint16))
+            for row, number in enumerate(numbers)
+        ]
+        counted = counts_of(mixed, manifest.plan.row_length, len(shares)).tokens_per_source
+        report = replace(report, tokens_per_source=counted)
+        manifest = replace(manifest, report=replace(manifest.report, **{split: report}))
+        (folder / split).mkdir(parents=True)
+        with open_shard(folder / split / "slice-00000.arrow", opened.table.data.schema) as shard:
+            shard.write(mixed)
+    files = {f"{split}/slice-00000.arrow": entry_of(folder / split / "slice-00000.arrow") for split in SPLITS}
+    artifact.write(folder / RowsManifest.FILE, replace(manifest, files=files))
     return folder

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from longmlm.api import arguments
-from longmlm.artifacts.rows import SPLITS, Split
+from longmlm.artifacts.rows import SPLITS, Split, check_has_pairs
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
 from longmlm.batches.pairs import NO_PAIR, Pairing
@@ -168,13 +168,15 @@ class RowBatches(Dataset[BatchEncoding]):
         """Returns the batches with each row as a pair of segments, for AutoModelForPreTraining of BERT or ALBERT.
 
         They have `token_type_ids`, and a label for each row: `next_sentence_label` for "nsp", `sentence_order_label`
-        for "sop", -100 for a row of a single sentence. Raises DataError for rows that do not record sentences.
+        for "sop", -100 for a row of a single sentence. Raises DataError for rows that do not record sentences, or
+        that give no pairs.
         """
         arguments.checked_choice("kind", kind, get_args(PairKind))
         if not self.rows.manifest.plan.pairs:
             raise DataError(
                 'these rows do not record sentences: prepare rows with pairs = true and packing = "doc-sentences"'
             )
+        check_has_pairs(self.rows.num_documents_with_pairs, kind, self.rows.split)
         return replace(self, recipe=replace(self.recipe, pairing=Pairing(kind, self.special)))
 
     def weighted(self, weights: Mapping[str, Weight]) -> Self:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from longmlm.artifacts.artifact import Artifact, read
-from longmlm.errors import DataError, FolderError
+from longmlm.errors import DataError, FolderError, counted
 from longmlm.folders import FileEntry, read_manifest
+from longmlm.settings.masking import PairKind, pair_kind
 from longmlm.settings.prepare import COMPRESSED, Duplicates, PackingMode, Quoting, Segmentation, source_names
 from longmlm.settings.pretrain import PretrainRecipe
 
 RECIPE_VERSION = 4
+NUM_FILLS = 20
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version", "terms", "terms_sha256")
@@ -205,6 +207,17 @@ class RowsManifest(Artifact):
     report: PackingReport
     files: dict[str, FileEntry]
 
+    def __post_init__(self) -> None:
+        number = len(self.plan.sources)
+        for report in (self.report.train, self.report.held_out):
+            lengths = {
+                *map(
+                    len, (report.tokens_per_source, report.unknown_per_source, report.rows_per_source or range(number))
+                )
+            }
+            if lengths != {number}:
+                raise ValueError(f"what it counts per source is not of {number} sources")
+
     @property
     def sha256(self) -> str:
         """SHA-256 over the SHA-256 of every shard of both splits: the same for the same rows."""
@@ -257,8 +270,9 @@ def check_rows_fit_positions(row_length: int, num_positions: int, name: str) -> 
         )
 
 
-def check_rows_fit_recipe(plan: RowsPlan, recipe: PretrainRecipe, name: str) -> None:
+def check_rows_fit_recipe(manifest: RowsManifest, recipe: PretrainRecipe, name: str) -> None:
     """Raises DataError if a recipe isolates documents but no row has several, or needs pairs but rows give none."""
+    plan = manifest.plan
     if recipe.isolate_documents and plan.packing != "full-sentences":
         raise DataError(
             f"recipe.isolate_documents has no effect, since every row of {name} has one document (packing = "
@@ -268,4 +282,18 @@ def check_rows_fit_recipe(plan: RowsPlan, recipe: PretrainRecipe, name: str) -> 
         raise DataError(
             "[recipe.pairs] needs rows that record sentences, and these do not: prepare rows with pairs = true and "
             'packing = "doc-sentences" in another folder, or remove [recipe.pairs]'
+        )
+    for split in SPLITS if recipe.pairs else ():
+        report = manifest.report.of(split)
+        num_documents = report.documents if report.sentences > report.documents else 0
+        check_has_pairs(num_documents, pair_kind(recipe.pairs), split)
+
+
+def check_has_pairs(num_documents: int, kind: PairKind | None, split: Split) -> None:
+    """Raises DataError if rows give no pairs, or one label only: `num_documents` have several sentences in a row."""
+    if kind and num_documents < (needed := 2 if kind == "nsp" else 1):
+        raise DataError(
+            f"[recipe.pairs] needs {counted(needed, 'document')} with several sentences in a {split} row, and "
+            f"{num_documents} {'has' if num_documents == 1 else 'have'}: check the language of the sources, which says "
+            "where sentences end, and held_out_fraction; or remove [recipe.pairs]"
         )

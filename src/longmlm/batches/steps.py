@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 from torch.utils.data import Dataset
 
-from longmlm.artifacts.rows import check_rows_fit_positions
+from longmlm.artifacts.rows import check_has_pairs, check_rows_fit_positions
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
 from longmlm.batches.pairs import Pairing
@@ -20,8 +20,8 @@ from longmlm.batches.sampling import Mixture, micro_batches, rows_after, share_o
 from longmlm.data.row import Maskable, Row
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.errors import DataError, counted
-from longmlm.settings.masking import Masking
+from longmlm.errors import DataError, TrainingError, counted
+from longmlm.settings.masking import Masking, PairKind
 from longmlm.settings.prepare import is_segmented
 from longmlm.settings.pretrain import PretrainRecipe
 
@@ -49,9 +49,15 @@ class Recipe:
 
 
 def check_rows_fit_model(
-    rows: Rows, vocabulary: Vocabulary, num_positions: int | None = None, name: str | None = None
+    rows: Rows,
+    vocabulary: Vocabulary,
+    num_positions: int | None = None,
+    name: str | None = None,
+    pairs: PairKind | None = None,
 ) -> None:
     """Raises DataError when rows were made with a different tokenizer, or are longer than `num_positions`.
+
+    Also raises it for rows with ids that the tokenizer does not have, or that give no pairs of this kind.
 
     The model is called `name`, by default as its tokenizer.
     """
@@ -59,6 +65,9 @@ def check_rows_fit_model(
         raise DataError(
             f"the rows were made with another tokenizer, not with that of {vocabulary.name}: prepare rows with that one"
         )
+    rows.check_tokens(vocabulary.size, vocabulary.special)
+    if pairs:
+        check_has_pairs(rows.num_documents_with_pairs, pairs, rows.split)
     if num_positions is not None:
         check_rows_fit_positions(rows.row_length, num_positions, name or vocabulary.name)
 

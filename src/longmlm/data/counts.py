@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from longmlm.artifacts.rows import SplitReport
+from longmlm.artifacts.rows import NUM_FILLS, SplitReport
 from longmlm.data.row import Row, TokenizedSentence
 
-NUM_FILLS = 20
 TOTALS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
 PER_SOURCE = ("tokens_per_source", "unknown_per_source", "rows_per_source")
 HISTOGRAMS = (*PER_SOURCE, "document_lengths", "fills")

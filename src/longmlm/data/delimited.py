@@ -19,6 +19,7 @@ import csv
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from longmlm.data.files import Lines
 from longmlm.data.texts import BYTE_ORDER_MARK, Unreadable
@@ -80,9 +81,9 @@ class DelimitedReader:
     def _next_record(self) -> Cells:
         self._taken.clear()
         try:
-            options = {"delimiter": self._delimiter, "quoting": self._quoting}
+            options: dict[str, Any] = {"delimiter": self._delimiter, "quoting": self._quoting, "strict": True}
             with long_fields():
-                return next(csv.reader(iter(self._next_line, ""), strict=True, **options), [])
+                return next(csv.reader(iter(self._next_line, ""), **options), [])
         except csv.Error as error:
             if "field limit" in str(error):
                 return Unreadable(TOO_LONG)
@@ -169,7 +170,7 @@ def quoting_of(head: str, delimiter: str) -> Quoting:
 
 
 def _vote(text: str, may_have_quoted_fields: bool, delimiter: str, num_fields: int) -> int:
-    """Returns 1 for a record that can only be read with fields in quotes, -1 for one with quotes as text, 0 for both."""
+    """Returns 1 for a record that can only be read with fields in quotes, -1 with quotes as text, 0 for both."""
     lines = [line for line in text.split("\n") if line.strip("\r")]
     fits_as_text = all(line.count(delimiter) + 1 == num_fields for line in lines)
     if may_have_quoted_fields and re.sub(QUOTED, "", text).count(delimiter) + 1 == num_fields:

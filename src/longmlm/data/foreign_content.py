@@ -87,7 +87,7 @@ def remedy_of(reason: str, language: str) -> str:
     if reason == BACKSLASHES:
         return "write two quotes for one inside a field"
     if reason in CSV_PROBLEMS:
-        return 'set the source\'s quoting to "none" if quotes are text, to "double" if fields are in quotes; check delimiter'
+        return 'check delimiter, and set quoting to "none" if quotes are text, to "double" if fields are in quotes'
     return "check text_field"
 
 

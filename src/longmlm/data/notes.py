@@ -1,23 +1,29 @@
-"""Notes on a corpus that can be read but not used as it is: texts that begin with markup, and unknown tokens."""
+"""Notes on a corpus that can be read but not used as it is, such as on unknown tokens, and on the rows made of it."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from longmlm.artifacts.rows import SPLITS, RowsManifest
 from longmlm.data.corpus import SAMPLED_FILES, paths_of
+from longmlm.data.delimited import PROBLEMS
 from longmlm.data.encoding import encode_batch
 from longmlm.data.files import Span, files_of, kind_of, readable
-from longmlm.data.foreign_content import HEAD_CHARACTERS, MARKUP, head_of
+from longmlm.data.foreign_content import HEAD_CHARACTERS, MARKUP, head_of, remedy_of
 from longmlm.data.records import WHOLE_FILE, records_of
 from longmlm.data.texts import Unreadable
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import counted
 from longmlm.hubs.datasets import is_local
 from longmlm.hubs.storage import is_url
-from longmlm.settings.prepare import Source
+from longmlm.settings.prepare import Source, source_names
 
 # On eight corpora a BERT tokenizer of the same language maps 0.00 to 0.43 % of the tokens to [UNK], and 3.6 % in novels
 # whose quotation marks are not in its vocabulary; a tokenizer of another script maps 55 % and more.
 MAX_UNKNOWN_SHARE = 0.01
+MAX_BROKEN_SHARE = 0.01  # of the records
+FAR = (
+    2  # times as many tokens as asked for: half as many held-out ones make the error of an accuracy 1.4 times as large
+)
 SAMPLED_CHARACTERS = 200_000
 NAMED_WORDS, NAMED_CHARACTERS = 5, 20
 
@@ -33,6 +39,40 @@ def markup_note(sources: Sequence[Source]) -> str | None:
         f"note: {len(tagged):,} of {counted(len(paths), '.txt file')} begin as HTML or XML, such as {tagged[0]}: their "
         "tags become tokens; extract the text first unless the model is to read them"
     )
+
+
+def rows_notes(manifest: RowsManifest) -> Iterator[str]:
+    """Yields what to do about many broken records, and about a split that has far from its share of the tokens.
+
+    Sources that are held out as a whole have no share.
+    """
+    report, plan = manifest.report, manifest.plan
+    num_records = report.train.documents + report.held_out.documents + sum(report.set_aside.values())
+    for reason in (name for name in PROBLEMS if report.set_aside.get(name, 0) > MAX_BROKEN_SHARE * num_records):
+        yield f"note: {report.set_aside[reason]:,} of {num_records:,} records are {reason}: {remedy_of(reason, '')}"
+    tokens = {
+        name: counts
+        for name, source, *counts in zip(
+            source_names(plan.sources),
+            plan.sources,
+            *(report.of(split).tokens_per_source for split in SPLITS),
+            strict=True,
+        )
+        if not source.held_out and any(counts)
+    }
+    train, held_out = (sum(counts[number] for counts in tokens.values()) for number in range(len(SPLITS)))
+    share, asked = held_out / (train + held_out), plan.held_out_fraction
+    if not (asked / FAR <= share <= FAR * asked and 1 - share >= (1 - asked) / FAR):
+        groups = ["documents with the same split_field"] if any(one.split_field for one in plan.sources) else []
+        groups += ["copies"] if report.duplicates else []
+        together = " and ".join(groups) or "long documents"
+        yield (
+            f"note: {share:.1%} of the tokens are held out, not {asked:.1%}, since {together} are not divided: set "
+            f"held_out_fraction {'higher' if share < asked else 'lower'}, or hold out a source, with held_out = true"
+        )
+    for name in (name for name, counts in tokens.items() if not all(counts)):
+        split = "training" if not tokens[name][0] else "held-out"
+        yield f"note: {name} has no {split} rows, since none of its documents is in that split: add documents"
 
 
 def unknown_notes(sources: Sequence[Source], vocabulary: Vocabulary, shares: Sequence[float] | None) -> Iterator[str]:

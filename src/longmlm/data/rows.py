@@ -11,8 +11,9 @@ import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, read_rows_manifest, shards_of
-from longmlm.data.row import Row
-from longmlm.errors import FolderError
+from longmlm.data.row import Row, SpecialTokens
+from longmlm.data.shard_checks import REMEDY, check_shards
+from longmlm.errors import DataError, FolderError
 from longmlm.folders import sync, verify
 from longmlm.hubs.datasets import commit_of, download, rows_on_hub
 from longmlm.temporary import replaced_file
@@ -102,6 +103,28 @@ class Rows:
         """Tokens of a full row; the last row of a slice may have fewer."""
         return self.manifest.plan.row_length
 
+    def check_tokens(self, num_tokens: int, special: SpecialTokens) -> None:
+        """Raises DataError for a row with an id of `num_tokens` or more, or not between both special tokens."""
+        first = 0
+        for chunk in cast(pa.Table, self.table.data).column("input_ids").chunks:
+            ids, ends = chunk.flatten().to_numpy(), np.cumsum(chunk.value_lengths().to_numpy())
+            begins, last = np.append(0, ends[:-1]), np.maximum.reduceat(ids, np.append(0, ends[:-1]))
+            is_wrong = (last >= num_tokens) | (ids[begins] != special.cls) | (ids[ends - 1] != special.sep)
+            if is_wrong.any():
+                raise DataError(
+                    f"{self.split} row {first + int(is_wrong.argmax()):,} has a token outside the vocabulary of "
+                    f"{num_tokens:,}, or lacks a special token at its beginning or end; {REMEDY}"
+                )
+            first += len(ends)
+
+    @property
+    def num_documents_with_pairs(self) -> int:
+        """Number of documents of which a row, made for pairs, has several sentences."""
+        table = cast(pa.Table, self.table.data)
+        chunks = zip(*(table.column(name).chunks for name in ("sentence_starts", "document_hashes")), strict=True)
+        hashes = [own.flatten().to_numpy()[starts.value_lengths().to_numpy() > 1] for starts, own in chunks]
+        return len(np.unique(np.concatenate(hashes)))
+
     @property
     def sha256(self) -> str:
         """What identifies the rows of both splits: the manifest's hash over all shards."""
@@ -122,12 +145,14 @@ class Rows:
 def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
     """Returns the rows of one split; `verified` compares each of its shards with its SHA-256 first.
 
-    Raises FolderError for a folder that is incomplete or damaged, DataError for one that holds no rows.
+    Raises FolderError for a folder that is incomplete or damaged, DataError for one that holds no rows, or not those
+    that its manifest describes.
     """
     manifest = read_rows_manifest(folder)
     if verified:
         verify(folder, f"{split}/")
-    shards = shards_of(manifest, split, folder)
+    shards, plan = shards_of(manifest, split, folder), manifest.plan
+    check_shards(shards, shard_schema(1, plan.pairs, plan.words is not None), manifest, split)
     table = cast(Dataset, concatenate_datasets([Dataset.from_file(str(shard)) for shard in shards]))
     columns = [name for name in COLUMNS if name in table.column_names]
     return Rows(cast(Dataset, table.select_columns(columns).with_format("arrow")), manifest, split)

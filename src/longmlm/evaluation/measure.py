@@ -140,7 +140,7 @@ def measure_pairs(
     name: str = "",
     before_row: Callable[[], None] = heartbeat,
 ) -> PairAccuracy | None:
-    """Returns the model's accuracy on the frozen pairs of the held-out rows; None if none of these rows is a pair.
+    """Returns the model's accuracy on the frozen pairs of the held-out rows; None unless both labels occur.
 
     Ranks, progress and `before_row` are as in `tallies`.
     """
@@ -169,7 +169,8 @@ def measure_pairs(
     if accelerator:
         found = accelerator.reduce(torch.from_numpy(found).to(accelerator.device), "sum").cpu().numpy()
     is_pair, labels, is_correct, losses = found[:, : len(row_ids)]
-    if not (count := int(is_pair.sum())):
+    count = int(is_pair.sum())
+    if not 0 < labels.sum() < count:
         return None
     share_correct, negatives = is_correct.sum() / count, labels.sum() / count
     return PairAccuracy(

@@ -59,6 +59,7 @@ def inspect(config: InspectConfig) -> None:
     if config.pairs and not rows.manifest.plan.pairs:
         raise DataError(f"{config.rows} were prepared without pairs = true, so there are no pairs: remove pairs")
     reader = Reader(vocabulary_of_rows(rows.manifest.plan, config.tokenizer), rows.manifest.plan.sources)
+    rows.check_tokens(reader.vocabulary.size, reader.vocabulary.special)
     base_positions = window_length(config, rows.row_length)
     numbers, finding = chosen_rows(config, rows, reader.vocabulary)
     readings = {number: list(readings_of(config, rows, number, reader, base_positions)) for number in numbers}

@@ -12,7 +12,7 @@ from longmlm.data.disk import REMEDY, Sizes, result_bytes, shortage
 from longmlm.data.encoding import library_of, tokenized
 from longmlm.data.engine import check_splits
 from longmlm.data.files import left_out
-from longmlm.data.notes import markup_note, sampled_texts, unknown_notes
+from longmlm.data.notes import markup_note, rows_notes, sampled_texts, unknown_notes
 from longmlm.data.packing import TokenizedDocument, pack
 from longmlm.data.row import LooseRows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
@@ -242,11 +242,10 @@ def planned_vocabulary(config: PlanConfig) -> Vocabulary | None:
 def planned_notes(config: PlanConfig, vocabulary: Vocabulary | None) -> list[str]:
     """Returns notes on the corpus; without a vocabulary, none on unknown tokens."""
     recipe, rows = config.prepare.recipe, Path(config.pretrain.rows)
-    notes = [markup_note(recipe.sources)]
+    manifest = read_rows_manifest(rows) if (rows / RowsManifest.FILE).is_file() else None
+    notes = [markup_note(recipe.sources), *(rows_notes(manifest) if manifest else ())]
     if vocabulary:
-        has_rows = (rows / RowsManifest.FILE).is_file()
-        shares = read_rows_manifest(rows).report.unknown_shares if has_rows else None
-        notes += unknown_notes(recipe.sources, vocabulary, shares)
+        notes += unknown_notes(recipe.sources, vocabulary, manifest.report.unknown_shares if manifest else None)
     return [note for note in notes if note]
 
 

@@ -10,7 +10,8 @@ from huggingface_hub.constants import REPOCARD_NAME
 from markupsafe import Markup
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import SPLITS, RowsManifest, read_rows_manifest
+from longmlm.artifacts.rows import SPLITS, RowsManifest
+from longmlm.data.rows import open_rows
 from longmlm.escaping import quoted
 from longmlm.folders import entry_of, verify
 from longmlm.reports.model_card import author_lines, corpora, datasets
@@ -37,10 +38,11 @@ class Publication:
 def write_dataset(rows: Path, publication: Publication, folder: Path) -> None:
     """Writes what is published of the rows into the empty `folder`: no local paths, no rejected records.
 
-    Shards are hard links where the file system has them. Raises FolderError for incomplete or damaged rows.
+    Shards are hard links where the file system has them. Raises FolderError for incomplete or damaged rows, DataError
+    for others than the manifest describes.
     """
     verify(rows)
-    manifest = read_rows_manifest(rows)
+    manifest, _ = (open_rows(rows, split, verified=False).manifest for split in SPLITS)
     files = {name: entry for name, entry in manifest.files.items() if Path(name).parts[0] in SPLITS}
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

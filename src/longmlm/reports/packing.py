@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import log2
 
 from longmlm.artifacts.rows import SPLITS, PackingReport, RowsManifest, SourceRecord, Split
+from longmlm.data.notes import rows_notes
 from longmlm.errors import counted
 from longmlm.reports.charts import Chart, Colour, Series
 from longmlm.reports.pages import Head, Section, Tile, page
@@ -86,6 +87,8 @@ def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:
     text = f"{SENTENCES} {PACKING[plan.packing]} {FILL}"
     sections = [Section("What the rows are made of", text, packing_table(report)), *_charts(report, plan.row_length)]
     sections.append(Section("Where the tokens come from", SOURCES, sources_table(manifest)))
+    if notes := [[note.removeprefix("note: ")] for note in rows_notes(manifest)]:
+        sections.append(Section("Notes", "What another setting may change.", Table(["note"], notes)))
     if report.set_aside:
         aside = Table(["reason", "records"], [[reason, f"{count:,}"] for reason, count in report.set_aside.items()])
         sections.append(Section("Records set aside", "The folder set_aside lists each of them.", aside))

@@ -9,7 +9,7 @@ from longmlm.artifacts.artifact import PAGE_FILE, present
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.files import left_out
-from longmlm.data.notes import markup_note, unknown_notes
+from longmlm.data.notes import markup_note, rows_notes, unknown_notes
 from longmlm.data.ray_executor import run_slices_on_ray
 from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import decode, load_vocabulary
@@ -41,7 +41,7 @@ def prepare(config: PrepareConfig) -> None:
     sources, shares = config.recipe.sources, manifest.report.unknown_shares
     notes = [absent_text(config)] if existed else []
     if not any(notes):
-        notes = [markup_note(sources) or "", *unknown_notes(sources, vocabulary, shares)]
+        notes = [markup_note(sources) or "", *rows_notes(manifest), *unknown_notes(sources, vocabulary, shares)]
     print("\n".join([packing_report(manifest), *filter(None, notes), f"page: {page}", f"rows: {output}"]))
     if config.publish:
         publish_rows(config)

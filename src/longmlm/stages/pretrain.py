@@ -136,7 +136,8 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
         accelerator.print(note)
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
-    check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions, config.start.name)
+    pairs, num_positions = pair_kind(config.recipe.pairs), architecture_of(loaded.model).num_positions
+    check_rows_fit_model(rows, vocabulary, num_positions, config.start.name, pairs)
     prepare_model(loaded.model, config, provenance.extension)
     objective = MlmObjective(loaded.model, precision, config.recipe.isolate_documents)
     run = new_run(config, accelerator, objective, rows)
@@ -221,6 +222,7 @@ def run_evaluation(
     held_out, objective = open_named_rows(config.rows, "held_out", verified=False), run.backend.objective
     masks = (config.recipe.held_out, vocabulary.maskable, vocabulary.special)
     frozen = FrozenRows(held_out, *masks, rows_per_evaluation_batch(run), pair_kind(config.recipe.pairs))
+    check_rows_fit_model(held_out, vocabulary, pairs=frozen.pairs)
     if attention_name(objective.encoder) == ATTENTION_NAME and run.accelerator.device.type != "cpu":
         for note in check_packed_attention(objective, frozen):
             run.accelerator.print(note)
@@ -249,7 +251,7 @@ def training_rows(
         accelerator.print(f"{config.rows}: the rows stay those that the run started with, {name}")
     local_main_first(accelerator, lambda: [open_named_rows(name, split) for split in SPLITS])
     rows = open_named_rows(name, "train", verified=False)
-    check_rows_fit_recipe(rows.manifest.plan, config.recipe, name)
+    check_rows_fit_recipe(rows.manifest, config.recipe, name)
     check_same_on_all_ranks(accelerator, rows.sha256, f"other rows in {name}")
     return replace(config, rows=name), rows
 
