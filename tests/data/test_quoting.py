@@ -44,11 +44,11 @@ def in_quotes(texts: list[str], end: str, has_text_first: bool, quoting: int = c
 def test_texts_that_begin_with_a_quote_are_read_whole_from_a_table_without_quoting(
     tmp_path: Path, end: str, has_text_first: bool
 ) -> None:
-    texts = texts_of(5_000)
+    texts = texts_of(1_000)
     content = plain(texts, end, has_text_first)
     for name, written in {"a.tsv": content, "a.tsv.gz": gzip.compress(b"\xef\xbb\xbf" + content)}.items():
         (tmp_path / name).write_bytes(written)
-        for slice_bytes in (WHOLE, 200_000):
+        for slice_bytes in (WHOLE, 40_000):
             assert contents(records_of(tmp_path / name, slice_bytes=slice_bytes)) == texts
     (tmp_path / "a.csv").write_bytes(plain(texts, end, has_text_first, "|"))
     assert contents(records_of(tmp_path / "a.csv", delimiter="|")) == texts
@@ -61,13 +61,13 @@ def test_texts_that_begin_with_a_quote_are_read_whole_from_a_table_without_quoti
 def test_texts_in_quotes_are_read_whole_from_a_table_with_quoting(
     tmp_path: Path, quoting: int, end: str, has_text_first: bool
 ) -> None:
-    single = texts_of(1_000)
+    single = texts_of(200)
     several = [text.replace(" ", "\n" if number % 7 else "\t", number % 3) for number, text in enumerate(single)]
     for texts in (single, several):
         content = in_quotes(texts, end, has_text_first, quoting)
         for broken in (b"", b'9\t"not closed, "never" so\n'):
             (tmp_path / "a.tsv").write_bytes(content + broken)
-            for slice_bytes in (WHOLE, 20_000):
+            for slice_bytes in (WHOLE, 6_000):
                 found = contents(records_of(tmp_path / "a.tsv", slice_bytes=slice_bytes))
                 assert found == [*texts, *([("broken CSV",)] if broken else [])]
 
@@ -126,7 +126,7 @@ def test_a_message_shows_the_exact_names_of_the_columns(tmp_path: Path, header: 
     assert ", ".join(map(repr, header.split(","))) in str(raised.value)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     pieces=st.lists(st.sampled_from(["a", '"', '""', "\t", "\n", '"\n', '\t"', "\r", "1\tb\n"]), max_size=40),
     slice_bytes=st.integers(1, 30),

@@ -161,7 +161,10 @@ def test_files_without_documents_are_refused(tmp_path: Path) -> None:
         "story.jsonl": (b"Once upon a time\nthere was a lake.\n", r"story\.jsonl is not JSONL, one object per line$"),
         "numbers.jsonl": (b"1\n2\n", r"numbers\.jsonl is not JSONL, one object per line$"),
         "empty.jsonl": (b"", r"empty\.jsonl is empty$"),
-        "chinese.csv": ("text,label\n山高水长,甲\n".encode("gbk"), r"bad UTF-8 \(.*\); save the files as UTF-8$"),
+        "chinese.csv": (
+            "text,label\n山高水长,甲\n".encode("gbk"),
+            r"bad UTF-8 \(.*\); save the files as UTF-8, as `iconv",
+        ),
     }
     for name, (content, message) in contents.items():
         if content is not None:

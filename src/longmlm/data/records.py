@@ -22,7 +22,7 @@ from longmlm.hubs.storage import AnyPath, is_url, located
 from longmlm.settings.prepare import COMPRESSED, Quoting, Source
 
 DELIMITERS = (",", ";", "\t", "|")
-QUOTING_BYTES = 1 << 22  # of a file, that show whether its fields are in quotes
+QUOTING_BYTES = 1 << 20  # of a file, that show whether its fields are in quotes
 WHOLE_FILE = 1 << 62
 COMPRESSION = 3  # bytes of text per byte of a compressed file
 

@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longmlm.data.corpus import SetAside
+from longmlm.data.delimited import PROBLEMS
 from longmlm.data.files import files_of, kind_of, open_bytes
+from longmlm.data.foreign_content import remedy_of
 from longmlm.data.texts import BAD_ENCODING, Unreadable
 from longmlm.downstream.records import GivenSplit, LabelledDocument, labelled_documents, labelled_fields
 from longmlm.downstream.settings import LabelledTask
@@ -67,6 +69,11 @@ def read_labelled(task: LabelledTask) -> LabelledCorpus:
     for side in given.difference(document.split for document in documents):
         raise DataError(f"no {'training' if side == 'train' else side} document can be used{_summary(aside)}")
     _check_targets(documents, is_multilabel, aside)
+    for side in given - {"train"}:
+        tested = {label for document in documents if document.split == side for label in document.all_labels}
+        if len(tested) < (2 if task.kind == "classification" and not is_multilabel else 1):
+            names = f"have only the label {', '.join(map(repr, tested))}" if tested else "have no label or span"
+            raise DataError(f"the {side} documents {names}, so no metric says anything: add others{_summary(aside)}")
     labels = sorted(set[str]().union(*(document.all_labels for document in documents)))
     return LabelledCorpus(tuple(documents), units_of(documents), tuple(labels), is_multilabel, tuple(aside))
 
@@ -182,12 +189,14 @@ def _summary(aside: Sequence[SetAside]) -> str:
 def _remedy(task: LabelledTask, aside: Sequence[SetAside]) -> str:
     """Returns what to change where no record can be read, or has the fields that are named in data; else nothing."""
     data = task.data
-    if aside and all(item.reason == BAD_ENCODING for item in aside):
-        return "; save the files as UTF-8"
+    reasons = {item.reason for item in aside}
+    if reasons and reasons <= {BAD_ENCODING, *PROBLEMS}:
+        return f"; {remedy_of(min(reasons), 'en')}"
     names = next((list(fields) for _, fields, *_ in labelled_fields(data) if not isinstance(fields, Unreadable)), [])
     if names:
+        shown = ", ".join(map(repr, names))
         lacks_field = any(item.reason.startswith("no field") for item in aside)
-        return f"; the fields are {', '.join(names)}: name them in data" if lacks_field else ""
+        return f"; the fields are {shown}: name them in data" if lacks_field else ""
     if data.dataset:
         return "; the records have no fields"
     files = files_of(data.files)

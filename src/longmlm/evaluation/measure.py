@@ -26,6 +26,7 @@ from longmlm.artifacts.accuracy import Measured, PairAccuracy
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.batches.pairs import NO_PAIR, PairedRow
+from longmlm.errors import counted
 from longmlm.evaluation.frozen import FrozenRows, Viewer
 from longmlm.evaluation.tally import Tally
 from longmlm.model.mlm import MlmObjective
@@ -171,6 +172,8 @@ def measure_pairs(
     is_pair, labels, is_correct, losses = found[:, : len(row_ids)]
     count = int(is_pair.sum())
     if not 0 < labels.sum() < count:
+        if accelerator:
+            accelerator.print(f"{counted(count, 'held-out pair')} of one label or none: their accuracy is not measured")
         return None
     share_correct, negatives = is_correct.sum() / count, labels.sum() / count
     return PairAccuracy(
