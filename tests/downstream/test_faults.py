@@ -135,7 +135,11 @@ OUTSIDE = [{"text": "x", "spans": [[0, 2, "A"]]}] * 2
 @pytest.mark.parametrize(
     ("kind", "records", "line"),
     [
-        ("classification", [{"body": "x", "topic": "a"}] * 3, r"no field 'text' \(3, the first at line 1 of .*topic:"),
+        (
+            "classification",
+            [{"body": "x", "topic": "a"}] * 3,
+            r"no field 'text' \(3, the first at line 1 of .*'topic':",
+        ),
         ("classification", labelled(None, "", None), r"no label \(3, the first at line 1 of "),
         ("classification", labelled("a", "a", "a", None), r"'a' is the only class of 3.*at line 1 of .*no label \(1, "),
         ("classification", labelled("a", "b", "c"), "3 classes in 3 training documents.*at line 1 of .*label_field"),
@@ -156,7 +160,7 @@ def test_what_is_no_task_is_refused_in_one_line(tmp_path: Path, kind: TaskKind, 
 def test_files_without_documents_are_refused(tmp_path: Path) -> None:
     contents = {
         "a.txt": (b"text", "records of JSON"),
-        "a.csv": (b"body,label\nx,a\n", "body, label"),
+        "a.csv": (b"body,label\nx,a\n", "'body', 'label'"),
         "none.csv": (None, "no such file"),
         "story.jsonl": (b"Once upon a time\nthere was a lake.\n", r"story\.jsonl is not JSONL, one object per line$"),
         "numbers.jsonl": (b"1\n2\n", r"numbers\.jsonl is not JSONL, one object per line$"),

@@ -33,6 +33,8 @@ CASES = (
     ('task.data.test_files = ["a.csv"]', DATASET, "files"),
     ('task.data.delimiter = ";"', DATASET, "files"),
     ('task.data.delimiter = ";"', 'task.data.files = ["a.jsonl"]', "files"),
+    ('task.data.quoting = "none"', DATASET, "files"),
+    ('task.data.quoting = "none"', 'task.data.files = ["a.jsonl"]', "files"),
     ('task.data.spans_field = "s"', "", "kind", LABELLING),
     ('task.data.spans_field = "s"', TAGS, "tags_field", LABELLING),
     ('task.data.span_unit = "words"', "", "kind", LABELLING),

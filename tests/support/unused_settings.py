@@ -58,6 +58,7 @@ REFUSED = (
     Refused("prepare", 'recipe.sources.0.split = "x"', "", "dataset", None),
     Refused("prepare", 'recipe.sources.0.revision = "x"', "", "dataset", None),
     Refused("prepare", 'recipe.sources.0.delimiter = ";"', 'recipe.sources.0.files = ["a.jsonl"]', "files", None),
+    Refused("prepare", 'recipe.sources.0.quoting = "none"', 'recipe.sources.0.files = ["a.jsonl"]', "files", None),
     Refused("prepare", 'recipe.sources.0.text_field = "t"', 'recipe.sources.0.files = ["a.txt"]', "files", ""),
     Refused("release", "public = true", 'publish = "s3://bucket/name"', "publish", HUB),
     Refused("extend", "recipe.alpha = 0.3", "", "initialisation", 'recipe.initialisation = "hierarchical"'),

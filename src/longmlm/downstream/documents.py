@@ -69,11 +69,6 @@ def read_labelled(task: LabelledTask) -> LabelledCorpus:
     for side in given.difference(document.split for document in documents):
         raise DataError(f"no {'training' if side == 'train' else side} document can be used{_summary(aside)}")
     _check_targets(documents, is_multilabel, aside)
-    for side in given - {"train"}:
-        tested = {label for document in documents if document.split == side for label in document.all_labels}
-        if len(tested) < (2 if task.kind == "classification" and not is_multilabel else 1):
-            names = f"have only the label {', '.join(map(repr, tested))}" if tested else "have no label or span"
-            raise DataError(f"the {side} documents {names}, so no metric says anything: add others{_summary(aside)}")
     labels = sorted(set[str]().union(*(document.all_labels for document in documents)))
     return LabelledCorpus(tuple(documents), units_of(documents), tuple(labels), is_multilabel, tuple(aside))
 
