@@ -394,6 +394,8 @@ def test_what_accelerate_cannot_read_is_one_line(launched) -> None:
     with pytest.raises(TrainingError, match="Accelerate cannot start: invalid truth value maybe"):
         launch()
     with_fresh_process_state()
+
+
 def test_more_processes_than_gpus_on_a_machine_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     launch_as_second_of_two(monkeypatch)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

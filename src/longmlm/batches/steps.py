@@ -20,7 +20,7 @@ from longmlm.batches.sampling import Mixture, micro_batches, rows_after, share_o
 from longmlm.data.row import Maskable, Row
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.errors import DataError, TrainingError, counted
+from longmlm.errors import DataError, counted
 from longmlm.settings.masking import Masking, PairKind
 from longmlm.settings.prepare import is_segmented
 from longmlm.settings.pretrain import PretrainRecipe
