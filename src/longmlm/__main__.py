@@ -3,8 +3,7 @@
 import os
 import sys
 
-from longmlm.runtime.registration import register
-from longmlm.runtime.signals import StopSignalError, exit_at_once
+from longmlm.runtime.signals import StopSignalError, exit_at_once, register
 
 
 def main(stage: str | None = None) -> None:

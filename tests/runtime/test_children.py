@@ -20,7 +20,7 @@ print(*run_child([sys.executable, *sys.argv[1:]], os.environ))
 TRAIN = """
 import os, signal, sys, time
 from pathlib import Path
-from longmlm.runtime.registration import register
+from longmlm.runtime.signals import register
 
 def loader_worker():
     for number in (signal.SIGTERM, signal.SIGINT):

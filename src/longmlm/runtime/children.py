@@ -1,7 +1,10 @@
 """Child processes that receive the stop signals of their parent and are waited for with all their descendants."""
 
 import os
+import select
 import signal
+import socket
+import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -12,11 +15,40 @@ from pathlib import Path
 import psutil
 
 from longmlm.processes import adopt_orphans, end_with_parent
-from longmlm.runtime.registration import PARENT_VARIABLE, Registry
-from longmlm.runtime.signals import Stop, report, stop_on_signal
+from longmlm.runtime.signals import ADDRESS, PARENT_VARIABLE, Stop, report, stop_on_signal
 
 POLL_SECONDS = 0.05
+CREDENTIALS = "3i"  # of SO_PEERCRED: the process, its user and its group
 SECONDS_TO_END = 1.0  # most killed processes need milliseconds
+
+
+class Registry:
+    """The processes that have registered with this one: `name` is what they need for it in their environment."""
+
+    def __init__(self) -> None:
+        self.name = os.urandom(16).hex()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(ADDRESS.format(self.name))
+        self._listener.listen()
+        self._listener.setblocking(False)
+        self._open: list[socket.socket] = []
+
+    def running(self) -> set[int]:
+        """Returns the ids of the processes that have registered and still run."""
+        with suppress(BlockingIOError):
+            while True:
+                self._open.append(self._listener.accept()[0])
+        for ended in select.select(self._open, [], [], 0)[0]:  # a child sends nothing: only its end can be read
+            self._open.remove(ended)
+            ended.close()
+        size = struct.calcsize(CREDENTIALS)
+        credentials = [child.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size) for child in self._open]
+        return {struct.unpack(CREDENTIALS, found)[0] for found in credentials} - {0}  # 0: in another container
+
+    def close(self) -> None:
+        """Closes the socket, and the connections of processes that still run."""
+        for connection in (self._listener, *self._open):
+            connection.close()
 
 
 def run_child(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,13 +12,16 @@ from types import FrameType
 
 from longmlm.errors import RESUMES_FROM_CHECKPOINT
 from longmlm.processes import prints_errors
-from longmlm.runtime.registration import has_parent
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
+PARENT_VARIABLE = "LONGMLM_PARENT"  # the name of the parent's socket, in the environment of child processes
+ADDRESS = "\0longmlm-{}"  # in Linux's abstract namespace, where no file is left behind
 SECONDS_UNTIL_RETRY = 0.05
 SECOND = "press Ctrl-C again to end without saving"
 STDERR = 2
+
+_connections: list[socket.socket] = []  # a connection closes when nothing refers to it
 
 
 class StopSignalError(SystemExit):
@@ -45,6 +49,25 @@ def _exit(number: int, _frame: FrameType | None) -> None:
 def _caught_signals() -> list[signal.Signals]:
     """Returns the stop signals without SIGINT where it is ignored, as a shell does for a job in the background."""
     return [number for number in STOP_SIGNALS if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN]
+
+
+def has_parent() -> bool:
+    """Returns whether a longmlm process started this one; it passes every stop signal on as SIGTERM."""
+    return PARENT_VARIABLE in os.environ
+
+
+def register() -> None:
+    """Connects this process to its parent, if it has one on this machine, which then passes stop signals on to it.
+
+    The kernel says which process has connected, and closes the connection when it ends. So nobody guesses which
+    processes train: a launcher does not connect, and neither does a fork, such as a loader's worker.
+    """
+    if has_parent():
+        connection = socket.socket(socket.AF_UNIX)
+        with suppress(OSError):  # a launcher has started this process on another machine, or the parent has ended
+            connection.connect(ADDRESS.format(os.environ[PARENT_VARIABLE]))
+        os.register_at_fork(after_in_child=connection.close)
+        _connections.append(connection)
 
 
 def stopped_by(name: str) -> str:
