@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from longmlm.errors import ConfigError, system_error
 from longmlm.options import Option, given_options, options_of, sections
-from longmlm.processes import MPI, is_launched
-from longmlm.runtime.signals import has_parent
+from longmlm.processes import MPI, has_parent, is_launched
 from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, RunConfig, absent_stages, disagreements, stage_tables

@@ -37,7 +37,13 @@ AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # set by torchrun and by accelerat
 DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
 MAX_PORT = 65535
 FIRST_PROCESS_SECONDS = 20.0  # in which the first process of a machine may report the same error
+PARENT_VARIABLE = "LONGMLM_PARENT"  # the name of the parent's socket, in the environment of child processes
 ERROR_FILE = "LONGMLM_ERROR_FILE"  # names a file to which processes append the errors that they print
+
+
+def has_parent() -> bool:
+    """Returns whether a longmlm process started this one; it passes every stop signal on as SIGTERM."""
+    return PARENT_VARIABLE in os.environ
 
 
 def end_with_parent(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Variables of launchers in the environment: a launch, or what another one has left, which is refused or changes nothing."""
+"""Variables of launchers in the environment: of a launch, or left over, which are refused or change nothing."""
 
 import os
 import subprocess

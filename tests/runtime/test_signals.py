@@ -13,9 +13,9 @@ import pytest
 from longmlm import cli, inputs, pipeline_files
 from longmlm.__main__ import main
 from longmlm.errors import STARTS_OVER
+from longmlm.processes import PARENT_VARIABLE
 from longmlm.runtime import signals
 from longmlm.runtime.signals import (
-    PARENT_VARIABLE,
     STOP_SIGNALS,
     StopSignalError,
     exit_at_once,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from longmlm.processes import adopt_orphans, end_with_parent
-from longmlm.runtime.signals import ADDRESS, PARENT_VARIABLE, Stop, report, stop_on_signal
+from longmlm.processes import PARENT_VARIABLE, adopt_orphans, end_with_parent
+from longmlm.runtime.signals import ADDRESS, Stop, report, stop_on_signal
 
 POLL_SECONDS = 0.05
 CREDENTIALS = "3i"  # of SO_PEERCRED: the process, its user and its group

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from types import FrameType
 
 from longmlm.errors import RESUMES_FROM_CHECKPOINT
-from longmlm.processes import prints_errors
+from longmlm.processes import PARENT_VARIABLE, has_parent, prints_errors
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
-PARENT_VARIABLE = "LONGMLM_PARENT"  # the name of the parent's socket, in the environment of child processes
 ADDRESS = "\0longmlm-{}"  # in Linux's abstract namespace, where no file is left behind
 SECONDS_UNTIL_RETRY = 0.05
 SECOND = "press Ctrl-C again to end without saving"
@@ -49,11 +48,6 @@ def _exit(number: int, _frame: FrameType | None) -> None:
 def _caught_signals() -> list[signal.Signals]:
     """Returns the stop signals without SIGINT where it is ignored, as a shell does for a job in the background."""
     return [number for number in STOP_SIGNALS if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN]
-
-
-def has_parent() -> bool:
-    """Returns whether a longmlm process started this one; it passes every stop signal on as SIGTERM."""
-    return PARENT_VARIABLE in os.environ
 
 
 def register() -> None:

@@ -37,10 +37,10 @@ from longmlm.model.loading import LoadedModel, class_for, load_model, new_model
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import ATTENTION_NAME, attention_name, use_packed_attention
 from longmlm.model.position_table import rebuild_positions
-from longmlm.processes import exclusive_lock
+from longmlm.processes import exclusive_lock, has_parent
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first
 from longmlm.runtime.launch import launch, resolved_precision, seed_process, shut_down
-from longmlm.runtime.signals import has_parent, stop_on_signal, stopped_by
+from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.masking import pair_kind
 from longmlm.settings.pretrain import PretrainConfig
