@@ -2,8 +2,8 @@
 
 run_mlm.py encodes every document, joins all ids and cuts them into equal blocks, across sentences. Each way has one
 worker, and the figure is tokens per second of processor time, from the files to the saved rows. The rows of both
-encoders are compared. Without --corpus, the text is that of the demo; with a corpus this small, the figure is mostly
-the time of the comparison of the fast encoder with tokenizers, with which prepare begins.
+encoders are compared. Without --corpus, the text is that of the demo; the comparison of the
+fast encoder with tokenizers, with which the first prepare with a tokenizer begins, is not in the figure.
 
     python benchmarks/prepare.py [--quick] [--corpus FILE.jsonl ... --tokenizer FOLDER [--language zh] [--length 1536]]
 """

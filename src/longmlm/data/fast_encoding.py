@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Int64, UInt32
 from tokenizers import Tokenizer
 
+from longmlm.data.definitions import BYTE_LEVEL_BPE, WORD_PIECE, has_every_byte, is_among
 from longmlm.data.row import TokenizedSentence
 from longmlm.errors import EncoderError
 
@@ -103,17 +104,14 @@ MakeEncoder = Callable[[], ByteLevelEncoder | WordPieceEncoder]
 
 
 def fast_encoder(tokenizer: Tokenizer) -> MakeEncoder | None:
-    """Returns what makes a fast encoder of the tokenizer; None if there is none for its kind."""
+    """Returns what makes a fast encoder of the tokenizer; None if there is none for its definition."""
     definition = json.loads(tokenizer.to_str())
-    if not all(token["special"] for token in definition["added_tokens"]):
-        return None
     # Special tokens that a text spells out are text; without a post-processor, none are added.
-    plain = {**definition, "added_tokens": [], "post_processor": None}
-    match definition:
-        case {"model": {"type": "BPE"}, "normalizer": None, "pre_tokenizer": {"type": "ByteLevel"}}:
-            return partial(ByteLevelEncoder, json.dumps(plain))
-        case {"model": {"type": "WordPiece"}}:
-            return partial(WordPieceEncoder, json.dumps(plain))
+    plain = json.dumps({**definition, "added_tokens": [], "post_processor": None, "decoder": None})
+    if is_among(definition, BYTE_LEVEL_BPE) and has_every_byte(definition["model"]["vocab"]):
+        return partial(ByteLevelEncoder, plain)
+    if is_among(definition, WORD_PIECE):
+        return partial(WordPieceEncoder, plain)
     return None
 
 
