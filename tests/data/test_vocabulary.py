@@ -1,10 +1,12 @@
 """Tokens: those of the whole document, cut at its sentences, and no special token for a text that spells one."""
 
 import copy
+import json
 import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +18,12 @@ from longmlm.data import encoding as encoding_module
 from longmlm.data.encoding import encode, encode_batch, sentences_of
 from longmlm.data.row import TokenizedSentence
 from longmlm.data.sentences import sentence_starts
-from longmlm.data.vocabulary import load_vocabulary, vocabulary_of, vocabulary_of_pretrained
+from longmlm.data.vocabulary import decode, load_vocabulary, vocabulary_of, vocabulary_of_pretrained
 from longmlm.errors import DataError
 from tests.support.families import tiny_tokenizer
 
 Spans = list[tuple[int, int]]
+Parts = dict[str, Any]  # of a definition
 PIECE, CONTEXT = 600, 300
 SPELT = "He wrote <s> and </s>, <pad><unk> or x<mask> y, [CLS] [SEP][PAD] [UNK] and [MASK]."
 STRETCHES = st.lists(
@@ -152,14 +155,50 @@ def test_a_long_stretch_without_the_end_of_a_word_is_encoded_in_one_piece(
 
 
 def test_pieces_are_joined_where_tokens_that_reach_over_words_are_out_of_step(encoded_spans: Spans) -> None:
-    scores = {"<s>": 0.0, "<pad>": 0.0, "</s>": 0.0, "<unk>": 0.0, "<mask>": 0.0, "=": -4.0, "▁": -4.0, "=▁" * 7: -5.0}
+    tab = "=\t" * 7
+    scores = {"<s>": 0.0, "<pad>": 0.0, "</s>": 0.0, "<unk>": 0.0, "<mask>": 0.0, "=": -4.0, "\t": -4.0, tab: -5.0}
     reaching = Tokenizer(models.Unigram(list(scores.items()), unk_id=3))
-    reaching.pre_tokenizer = pre_tokenizers.Metaspace(split=False, prepend_scheme="never")
-    text = "= " * 7 * 300
+    reaching.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    text = tab * 300
     assert whole(reaching, text) == [7] * 300
     assert encoded(reaching, text).input_ids.tolist() == [7] * 300
     assert len(encoded_spans) > 6
     assert encoded_spans[-1] == (0, len(text))
+
+
+def _sequence(name: str, *parts: Parts) -> Parts:
+    return {"type": "Sequence", name: [*parts]}
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+QUOTED = {"type": "Split", "pattern": {"Regex": '"[^"]*"'}, "behavior": "Removed", "invert": False}
+REACHING = {  # parts of a tokenizer whose tokens depend on characters that are far away
+    "no words": {"pre_tokenizer": BYTES},
+    "no words, with a prefix": {"pre_tokenizer": BYTES | {"add_prefix_space": True}},
+    "no pre-tokenizer": {"pre_tokenizer": None},
+    "quotations are removed": {"pre_tokenizer": _sequence("pretokenizers", QUOTED, BYTES | {"use_regex": True})},
+    "tags are removed": {"normalizer": {"type": "Replace", "pattern": {"Regex": "<[^>]*>"}, "content": ""}},
+    "spaces are removed": {"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": ""}},
+    "seven characters are a word": {"pre_tokenizer": _sequence("pretokenizers", {"type": "FixedLength", "length": 7})},
+    "removed in a sequence": {
+        "normalizer": _sequence(
+            "normalizers", {"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": "<[^>]*>"}, "content": ""}
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("reason", REACHING)
+def test_a_document_is_encoded_whole_where_tokens_depend_on_what_is_far_away(
+    reason: str, tokenizers_by_kind: dict[str, Tokenizer], encoded_spans: Spans
+) -> None:
+    described = json.loads(tokenizers_by_kind["byte_level_whole"].to_str()) | REACHING[reason]
+    reaching = Tokenizer.from_str(json.dumps(described))
+    text = "an old boat " * 20
+    for left, right in ("<>", '""', "  "):
+        text += f"{left}{'by the shore ' * 150}{right}{'nobody had painted it ' * 60}"
+    assert encoded(reaching, text).input_ids.tolist() == whole(reaching, text)
+    assert encoded_spans == [(0, len(text))]
 
 
 @settings(deadline=None, max_examples=40)
@@ -183,6 +222,37 @@ def test_special_tokens_that_a_text_spells_out_are_plain_text(tokenizer: Tokeniz
     for copied in (copy.deepcopy(vocabulary), pickle.loads(pickle.dumps(vocabulary))):
         sentences = encode(copied.tokenizer, SPELT, sentence_starts(SPELT, "en"))
         assert joined(sentences).input_ids.tolist() == known.tolist()
+
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LETTERS = {token: number for number, token in enumerate([*SPECIALS, *pre_tokenizers.ByteLevel.alphabet()])}
+CONTINUED = {f"##{letter}": len(LETTERS) + number for number, letter in enumerate("[]ACEKLMPSU")}
+MERGED = {"[M": len(LETTERS), "[MA": len(LETTERS) + 1, "K]": len(LETTERS) + 2, "SK]": len(LETTERS) + 3}
+MATCHING = {  # models that find a special token in a text whose words end at white space
+    "WordLevel": models.WordLevel(LETTERS, unk_token="[UNK]"),
+    "WordPiece": models.WordPiece(LETTERS | CONTINUED, unk_token="[UNK]"),
+    "BPE of whole words": models.BPE(LETTERS, [], ignore_merges=True),
+    "BPE": models.BPE(LETTERS | MERGED, [("[", "M"), ("[M", "A"), ("K", "]"), ("S", "K]"), ("[MA", "SK]")]),
+}
+
+
+@pytest.mark.parametrize("model", MATCHING)
+def test_special_tokens_that_are_words_of_a_text_are_plain_text(model: str) -> None:
+    matching = Tokenizer(MATCHING[model])
+    matching.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    plain = "a b c"
+    before = whole(matching, plain)
+    matching.add_special_tokens([*SPECIALS])
+    matching.encode_special_tokens = True
+    assert LETTERS["[MASK]"] in whole(matching, SPELT.replace(".", " ")), "it would be found"
+    vocabulary = vocabulary_of(matching, "tiny")
+    known = encoded(matching, SPELT.replace(".", " ")).input_ids
+    assert set(known.tolist()) & set(vocabulary.special.all) <= {vocabulary.special.unk}
+    assert encoded(matching, plain).input_ids.tolist() == before
+    assert [vocabulary.special.mask, vocabulary.special.pad] == [LETTERS["[MASK]"], LETTERS["[PAD]"]]
+    assert vocabulary.size == vocabulary_of(Tokenizer.from_str(matching.to_str()), "again").size
+    row = np.array([LETTERS["[CLS]"], *before, LETTERS["[MASK]"], LETTERS["[SEP]"]])
+    assert decode(vocabulary, row).split() == ["[CLS]", "a", "b", "c", "[MASK]", "[SEP]"]
 
 
 def test_texts_without_spelt_special_tokens_keep_the_ids_of_the_pretrained_tokenizer(tokenizer: Tokenizer) -> None:

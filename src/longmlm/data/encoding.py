@@ -8,6 +8,9 @@ context of 4, the text "the cat sat on the mat again" is cut after "the cat sat"
     encoded for the second piece    ... sat| on| the| mat|... keeps those from offset 11 on
 
 Both have " sat" up to offset 11 and " on" from there, so the cut holds. Otherwise the two pieces would become one.
+
+A tokenizer that need not split at a space, or that may remove whatever stands between two quotation marks, gets each
+text whole: what decides its tokens may be far from them.
 """
 
 import re
@@ -19,7 +22,9 @@ import numpy as np
 from jaxtyping import Int64, UInt32
 from tokenizers import Encoding, Tokenizer
 
+from longmlm.data.comparisons import is_recorded, record_of, write_record
 from longmlm.data.corpus import Document
+from longmlm.data.definitions import splits_at_spaces
 from longmlm.data.fast_encoding import MAX_CHARACTERS, MakeEncoder, failures_of, fast_encoder, hostile_texts
 from longmlm.data.row import TokenizedSentence, joined
 from longmlm.data.sentences import sentence_starts
@@ -83,7 +88,8 @@ def tokenized(
 def exact_encoder(tokenizer: Tokenizer) -> MakeEncoder | None:
     """Returns what makes a fast encoder; None if there is none, or its library is not installed.
 
-    Raises EncoderError if it cannot be made, or gives other tokens than the tokenizer for one of the hostile texts.
+    Raises EncoderError if it cannot be made, or gives other tokens than the tokenizer for one of the hostile texts. If
+    none differs, this is recorded, and the texts are not encoded again.
     """
     if (make_encoder := fast_encoder(tokenizer)) is None:
         return None
@@ -91,12 +97,17 @@ def exact_encoder(tokenizer: Tokenizer) -> MakeEncoder | None:
     try:
         with failures_of("the fast encoder"):
             encoder = make_encoder()
+            record = record_of(tokenizer, encoder.library, texts)
+            if record and is_recorded(record):
+                return make_encoder
             known = encoder.sentences(texts, [whole] * len(texts))
     except ImportError:
         return None
     for text, found in zip(texts, known, strict=True):
         if found is not None and not _is_same(found, encode(tokenizer, text, whole)):
             raise EncoderError(f"{encoder.library} and tokenizers differ on {text[:20]!r}")
+    if record:
+        write_record(record)
     return make_encoder
 
 
@@ -210,7 +221,8 @@ def _offsets(encoding: Encoding) -> Offsets:
 
 def _encode_piecewise(tokenizer: Tokenizer, text: str) -> Iterator[tuple[Tokens, Offsets, int]]:
     """Yields ids, character offsets and the end of each piece; together they are those of one encoding."""
-    cuts = _cuts(text)
+    is_cut = len(text) > PIECE_CHARACTERS and splits_at_spaces(tokenizer)
+    cuts = _cuts(text) if is_cut else iter((len(text),))
     begin, cut = 0, next(cuts)
     ids, offsets = _encode_span(tokenizer, text, begin, cut)
     for end in cuts:
