@@ -3,8 +3,8 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -191,7 +191,7 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, named: dict[str, str] | None 
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     vocabulary_sha256 = hashlib.sha256(json.dumps([sorted(vocab.items()), special.all]).encode()).hexdigest()
     fingerprint = _fingerprint(tokenizer, special, vocabulary_sha256)
-    without_special = _without_special_pieces(tokenizer, special.all)
+    without_special = _without_special_pieces(tokenizer, special)
     return Vocabulary(name, without_special, special, max(vocab.values()) + 1, fingerprint)
 
 
@@ -207,17 +207,36 @@ def _fingerprint(tokenizer: Tokenizer, special: SpecialTokens, vocabulary_sha256
     return hashlib.sha256(json.dumps(canonical(deciding), sort_keys=True).encode()).hexdigest()
 
 
-def _without_special_pieces(tokenizer: Tokenizer, special: Sequence[int]) -> Tokenizer:
-    """Returns the tokenizer without pieces that spell a special token, which Unigram would match in a text."""
+def _without_special_pieces(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
+    """Returns the tokenizer without pieces that spell a special token and that it would match in a text.
+
+    Unigram may match any. In other vocabularies the unknown token stays, for which a text that spells it may stand.
+    """
     described = json.loads(tokenizer.to_str())
-    if described["model"]["type"] != "Unigram":
+    model, pieces = described["model"], described["model"]["vocab"]
+    if model["type"] == "Unigram":
+        inside = {number: pieces[number][0] for number in special.all if number < len(pieces)}
+        for number, piece in inside.items():
+            pieces[number][0] = UNMATCHED + piece
+    else:
+        tokenizer.encode_special_tokens = True
+        spelt = {number: str(tokenizer.id_to_token(number)) for number in special.all if number != special.unk}
+        inside = {number: text for number, text in spelt.items() if _matches(tokenizer, text, number)}
+        model["vocab"] = {UNMATCHED * (number in inside) + piece: number for piece, number in pieces.items()}
+        if merges := model.get("merges"):
+            model["merges"] = [pair for pair in merges if not {"".join(pair), *pair} & {*inside.values()}]
+    if not inside:
         return tokenizer
-    pieces = described["model"]["vocab"]
-    inside = {token_id for token_id in special if token_id < len(pieces)}
-    for token_id in inside:
-        pieces[token_id][0] = UNMATCHED + pieces[token_id][0]
     described["added_tokens"] = [token for token in described["added_tokens"] if token["id"] not in inside]
     return Tokenizer.from_str(json.dumps(described))
+
+
+def _matches(tokenizer: Tokenizer, text: str, token_id: int) -> bool:
+    with suppress(
+        Exception
+    ):  # of a text without tokens, for lack of an unknown one; tokenizers raises nothing narrower
+        return token_id in tokenizer.encode(text, add_special_tokens=False).ids
+    return False
 
 
 def decode(vocabulary: Vocabulary, input_ids: Integer[np.ndarray, " tokens"]) -> str:
