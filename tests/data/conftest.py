@@ -8,7 +8,9 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from longmlm.artifacts.rows import RowsManifest
+from longmlm.data import encoding
 from longmlm.data.engine import prepare_rows
+from longmlm.data.fast_encoding import hostile_texts
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of
 from longmlm.settings.prepare import PrepareRecipe, Source
 
@@ -109,6 +111,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, english_texts: list[str], c
 @pytest.fixture(scope="session")
 def recipe(corpus: tuple[Source, ...]) -> PrepareRecipe:
     return PrepareRecipe(tokenizer="tiny", row_length=64, sources=corpus, held_out_fraction=0.2, slice_bytes=20_000)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache, a folder of each test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def short_hostile_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "hostile_texts", lambda: [text[:1_000] for text in hostile_texts()])
 
 
 @pytest.fixture

@@ -215,3 +215,22 @@ def test_a_vocabulary_without_a_byte_or_with_other_letters_is_left_to_tokenizers
     tokenizer = Tokenizer.from_str(json.dumps(definition))
     assert is_among(definition_of(tokenizer), BYTE_LEVEL_BPE)
     assert fast_encoder(tokenizer) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("byte_level_trimmed", "pre_tokenizer.use_regex", False),
+        ("byte_level_trimmed", "pre_tokenizer.add_prefix_space", True),
+        ("byte_level_trimmed", "model.dropout", 0.1),
+        ("byte_level_trimmed", "model.end_of_word_suffix", "</w>"),
+        ("byte_level_trimmed", "post_processor", _template(CLS, FIRST, FIRST, SEP)),
+        ("word_piece", "pre_tokenizer", {"type": "WhitespaceSplit"}),
+        ("word_piece", "model.max_input_chars_per_word", 1_000),
+    ],
+)
+def test_another_value_has_no_fast_encoder(
+    kind: str, field: str, value: object, tokenizers_by_kind: dict[str, Tokenizer]
+) -> None:
+    changed = mutated(definition_of(tokenizers_by_kind[kind]), field, value)
+    assert fast_encoder(Tokenizer.from_str(json.dumps(changed))) is None

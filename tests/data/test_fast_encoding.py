@@ -3,9 +3,8 @@
 import itertools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +14,18 @@ from tokenizers import AddedToken, Tokenizer
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.unfinished_rows import SliceReport
-from longmlm.data import comparisons, encoding
+from longmlm.data import encoding
 from longmlm.data.encoding import encode, exact_encoder
 from longmlm.data.engine import prepare_rows
 from longmlm.data.fast_encoding import ByteLevelEncoder, fast_encoder, hostile_texts
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.slices import SliceJob, pack_slice
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of
-from longmlm.errors import EncoderError
 from longmlm.settings.prepare import PrepareRecipe
 from longmlm.temporary import partial_of
 
 pytestmark = pytest.mark.usefixtures("short_hostile_texts", "cache")
 LIBRARIES = {"byte_level_trimmed": "gigatoken", "byte_level_whole": "gigatoken", "word_piece": "nanotoken"}
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache, a folder of each test's own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def short_hostile_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "hostile_texts", lambda: [text[:1_000] for text in hostile_texts()])
 
 
 @pytest.mark.parametrize("kind", LIBRARIES)
@@ -226,139 +212,6 @@ def test_an_encoder_that_differs_on_hostile_texts_is_not_used(
     prepare_rows(recipe, vocabulary, output, _recording(jobs), "auto")
     assert [job.make_encoder for job in jobs] == [None]
     assert "the whole corpus is encoded with tokenizers" in capsys.readouterr().out
-
-
-@pytest.fixture
-def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Returns the starts of the texts that tokenizers encodes; each comparison begins with the first hostile text."""
-    texts: list[str] = []
-
-    def counted(tokenizer: Tokenizer, text: str, *arguments: Any) -> Any:
-        texts.append(text[:9])
-        return encode(tokenizer, text, *arguments)
-
-    monkeypatch.setattr(encoding, "encode", counted)
-    return texts
-
-
-@pytest.mark.parametrize("kind", LIBRARIES)
-def test_the_same_comparison_is_made_once(
-    kind: str, tokenizers_by_kind: dict[str, Tokenizer], cache: Path, compared: list[str]
-) -> None:
-    tokenizer = vocabulary_of(tokenizers_by_kind[kind], kind).tokenizer
-    make_encoder = exact_encoder(tokenizer)
-    assert make_encoder is not None and len(compared) == len(hostile_texts())
-    again = exact_encoder(Tokenizer.from_str(tokenizer.to_str()))
-    assert again is not None and (again.func, again.args) == (make_encoder.func, make_encoder.args)
-    assert len(compared) == len(hostile_texts())
-    assert [path.parent for path in cache.rglob("*") if path.is_file()] == [cache / "longmlm" / "encoders"]
-
-
-CHANGES = ["definition", "texts", "version of tokenizers", "build of gigatoken", "code of longmlm"]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_comparison_is_made_again_after_a_change(
-    change: str,
-    tokenizers_by_kind: dict[str, Tokenizer],
-    cache: Path,
-    compared: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    tokenizer = Tokenizer.from_str(tokenizers_by_kind["byte_level_whole"].to_str())
-    assert exact_encoder(tokenizer) and compared
-    compared.clear()
-    if change == "definition":
-        tokenizer.add_special_tokens(["<more>"])
-    elif change == "texts":
-        monkeypatch.setattr(encoding, "hostile_texts", lambda: ["Another text."])
-    elif change == "code of longmlm":
-        folder = tmp_path / "longmlm" / "data"
-        folder.mkdir(parents=True)
-        (folder / "comparisons.py").write_text("# another version", encoding="utf-8")
-        monkeypatch.setattr(comparisons, "__file__", str(folder / "comparisons.py"))
-    else:
-        changed = "tokenizers" if "tokenizers" in change else "gigatoken"
-        field = "Version" if "version" in change else "RECORD"
-        monkeypatch.setattr(comparisons.metadata, "distribution", lambda name: _installed(name, field, changed))
-    assert exact_encoder(tokenizer) and compared
-
-
-class _Changed(metadata.PathDistribution):
-    """An installed library with another version or other files."""
-
-    field: str
-
-    @property
-    def version(self) -> str:
-        return super().version + "9" * (self.field == "Version")
-
-    def read_text(self, filename: Any) -> str | None:
-        return f"{super().read_text(filename)}{'x' * (filename == self.field)}"
-
-
-def _installed(name: str, field: str, changed: str) -> metadata.Distribution:
-    found: Any = metadata.Distribution.from_name(name)
-    if name == changed:
-        found = _Changed(found._path)
-        found.field = field
-    return found
-
-
-def _damaged(record: Path) -> None:
-    record.write_bytes(b"\xff" + record.name.encode())
-
-
-def _cut(record: Path) -> None:
-    record.write_text(record.name[:30], encoding="utf-8")
-
-
-def _replaced_by_a_folder(record: Path) -> None:
-    record.unlink()
-    record.mkdir()
-
-
-@pytest.mark.parametrize("damage", [_damaged, _cut, _replaced_by_a_folder])
-def test_a_damaged_record_of_a_comparison_does_not_count(
-    damage: Callable[[Path], None], tokenizers_by_kind: dict[str, Tokenizer], cache: Path, compared: list[str]
-) -> None:
-    tokenizer = tokenizers_by_kind["byte_level_whole"]
-    assert exact_encoder(tokenizer)
-    [record] = (cache / "longmlm" / "encoders").iterdir()
-    damage(record)
-    compared.clear()
-    assert exact_encoder(tokenizer) and compared
-    assert [path.name for path in record.parent.iterdir()] == [record.name], "nothing is left beside it"
-
-
-@pytest.mark.parametrize("place", ["file", "no home"])
-def test_without_a_cache_the_comparison_is_made_each_time(
-    place: str, tokenizers_by_kind: dict[str, Tokenizer], cache: Path, compared: list[str], monkeypatch: Any
-) -> None:
-    if place == "file":
-        cache.write_text("not a folder", encoding="utf-8")
-    else:
-        monkeypatch.delenv("XDG_CACHE_HOME")
-        monkeypatch.setattr(Path, "expanduser", _without_home)
-    for _ in range(2):
-        compared.clear()
-        assert exact_encoder(tokenizers_by_kind["byte_level_whole"]) and compared
-
-
-def _without_home(path: Path) -> Path:
-    raise RuntimeError(f"Could not determine home directory of {path}.")
-
-
-def test_a_comparison_that_finds_a_difference_is_not_recorded(
-    vocabulary: Vocabulary, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = ByteLevelEncoder._sentences
-    monkeypatch.setattr(ByteLevelEncoder, "_sentences", lambda self, text, starts: right(self, text + "x", starts))
-    for _ in range(2):
-        with pytest.raises(EncoderError, match="gigatoken and tokenizers differ"):
-            exact_encoder(vocabulary.tokenizer)
-    assert not cache.exists()
 
 
 def test_a_recorded_encoder_is_still_compared_on_the_corpus(

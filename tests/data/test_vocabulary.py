@@ -18,7 +18,7 @@ from longmlm.data import encoding as encoding_module
 from longmlm.data.encoding import encode, encode_batch, sentences_of
 from longmlm.data.row import TokenizedSentence
 from longmlm.data.sentences import sentence_starts
-from longmlm.data.vocabulary import decode, load_vocabulary, vocabulary_of, vocabulary_of_pretrained
+from longmlm.data.vocabulary import load_vocabulary, vocabulary_of, vocabulary_of_pretrained
 from longmlm.errors import DataError
 from tests.support.families import tiny_tokenizer
 
@@ -222,37 +222,6 @@ def test_special_tokens_that_a_text_spells_out_are_plain_text(tokenizer: Tokeniz
     for copied in (copy.deepcopy(vocabulary), pickle.loads(pickle.dumps(vocabulary))):
         sentences = encode(copied.tokenizer, SPELT, sentence_starts(SPELT, "en"))
         assert joined(sentences).input_ids.tolist() == known.tolist()
-
-
-SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LETTERS = {token: number for number, token in enumerate([*SPECIALS, *pre_tokenizers.ByteLevel.alphabet()])}
-CONTINUED = {f"##{letter}": len(LETTERS) + number for number, letter in enumerate("[]ACEKLMPSU")}
-MERGED = {"[M": len(LETTERS), "[MA": len(LETTERS) + 1, "K]": len(LETTERS) + 2, "SK]": len(LETTERS) + 3}
-MATCHING = {  # models that find a special token in a text whose words end at white space
-    "WordLevel": models.WordLevel(LETTERS, unk_token="[UNK]"),
-    "WordPiece": models.WordPiece(LETTERS | CONTINUED, unk_token="[UNK]"),
-    "BPE of whole words": models.BPE(LETTERS, [], ignore_merges=True),
-    "BPE": models.BPE(LETTERS | MERGED, [("[", "M"), ("[M", "A"), ("K", "]"), ("S", "K]"), ("[MA", "SK]")]),
-}
-
-
-@pytest.mark.parametrize("model", MATCHING)
-def test_special_tokens_that_are_words_of_a_text_are_plain_text(model: str) -> None:
-    matching = Tokenizer(MATCHING[model])
-    matching.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    plain = "a b c"
-    before = whole(matching, plain)
-    matching.add_special_tokens([*SPECIALS])
-    matching.encode_special_tokens = True
-    assert LETTERS["[MASK]"] in whole(matching, SPELT.replace(".", " ")), "it would be found"
-    vocabulary = vocabulary_of(matching, "tiny")
-    known = encoded(matching, SPELT.replace(".", " ")).input_ids
-    assert set(known.tolist()) & set(vocabulary.special.all) <= {vocabulary.special.unk}
-    assert encoded(matching, plain).input_ids.tolist() == before
-    assert [vocabulary.special.mask, vocabulary.special.pad] == [LETTERS["[MASK]"], LETTERS["[PAD]"]]
-    assert vocabulary.size == vocabulary_of(Tokenizer.from_str(matching.to_str()), "again").size
-    row = np.array([LETTERS["[CLS]"], *before, LETTERS["[MASK]"], LETTERS["[SEP]"]])
-    assert decode(vocabulary, row).split() == ["[CLS]", "a", "b", "c", "[MASK]", "[SEP]"]
 
 
 def test_texts_without_spelt_special_tokens_keep_the_ids_of_the_pretrained_tokenizer(tokenizer: Tokenizer) -> None:
