@@ -1,4 +1,4 @@
-"""Variables of launchers in the environment: of a launch, or left over, which are refused or change nothing."""
+"""Variables of launchers in the environment: of a launch, or left over from one, then refused or without effect."""
 
 import os
 import subprocess
