@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from longmlm import user_files
+from longmlm import escaping
 from longmlm.config import parse
 from longmlm.data.vocabulary import term_lines
 from longmlm.errors import ConfigError, DataError, ModelError, UserError
+from longmlm.escaping import read_user_text
 from longmlm.hubs.models import read_architecture
 from longmlm.predict.masks import read_text
 from longmlm.settings.pipeline import RunConfig
-from longmlm.user_files import read_user_text
 
 
 def read_settings(path: str) -> object:
@@ -58,7 +58,7 @@ def test_a_pipe_a_device_and_a_link_to_one_are_refused_in_one_line(reader: Calla
 
 @pytest.mark.parametrize("reader", READERS)
 def test_more_than_a_text_has_is_not_read(reader: Callable[[str], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_files, "MAX_TEXT_BYTES", 2_000_000)
+    monkeypatch.setattr(escaping, "MAX_TEXT_BYTES", 2_000_000)
     Path("large.toml").write_bytes(b"# " * 1_000_001)
     with pytest.raises(READERS[reader], match=r"it has more than 2 MB"):
         reader("large.toml")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longmlm.errors import ConfigError, system_error
+from longmlm.escaping import read_user_text
 from longmlm.options import Option, given_options, options_of, sections
 from longmlm.processes import MPI, has_parent, is_launched
 from longmlm.settings.effects import base_keys_without_effect
@@ -24,7 +25,6 @@ from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, redacted_a
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
 from longmlm.settings.tables import OPTION_ONLY, Table, merged, nested, table_at, table_of, with_home
 from longmlm.training.run_folder import likely_best_checkpoint
-from longmlm.user_files import read_user_text
 from longmlm.validation import adapter_of, json_of, problem, validated
 
 Config = TypeVar("Config")

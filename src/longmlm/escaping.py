@@ -1,18 +1,24 @@
-"""Escaping of text from outside, for what it is written into: terminals, Markdown, string literals.
+"""Text from outside: files that a user names are read, text is escaped for terminals, Markdown, string literals.
 
 A base model, a corpus, a hub, a file name or the environment may hold any text: line breaks, code, markup, control
 sequences. HTML is escaped by Jinja; YAML and TOML files by their libraries. What is escaped has the type Markup, which
 templates insert as it is.
 """
 
+import errno
 import json
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+
+STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # standard input, and pipes that a shell opens, as by <(...)
+MAX_TEXT_BYTES = 64_000_000
 
 # Control characters except tab and line feed, line separators, bidirectional overrides, surrogates, and tags.
 INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]")
@@ -95,3 +101,19 @@ def print_escaped(text: Markup) -> None:
 def _escape(character: re.Match[str]) -> str:
     number = ord(character[0])
     return f"\\u{number:04x}" if number < 1 << 16 else f"\\U{number:08x}"
+
+
+def read_user_text(path: str | Path, encoding: str = "utf-8") -> str:
+    """Returns the text of a file, or of a pipe in STREAMS.
+
+    Raises OSError for anything else with a path, such as a named pipe, and for more than MAX_TEXT_BYTES;
+    UnicodeDecodeError for what is not in the encoding.
+    """
+    if not stat.S_ISREG(Path(path).stat().st_mode) and not (str(path).startswith(STREAMS) and not Path(path).is_dir()):
+        kind = "a folder" if Path(path).is_dir() else "a pipe or a device"
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+    with Path(path).open("rb") as file:
+        content = file.read(MAX_TEXT_BYTES + 1)
+    if len(content) > MAX_TEXT_BYTES:
+        raise OSError(errno.EINVAL, f"it has more than {MAX_TEXT_BYTES // 10**6} MB", str(path))
+    return content.decode(encoding)

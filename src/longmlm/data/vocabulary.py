@@ -20,9 +20,9 @@ from longmlm.data.pretrained import load_pretrained
 from longmlm.data.row import Maskable, SpecialTokens
 from longmlm.data.tokenizer_parts import canonical
 from longmlm.errors import DataError, ModelError, ModelNotFoundError, UserError, explained
+from longmlm.escaping import read_user_text
 from longmlm.hubs.models import is_folder, snapshot_of
 from longmlm.settings.masking import MaskingUnit
-from longmlm.user_files import read_user_text
 
 # Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"

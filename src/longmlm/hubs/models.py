@@ -11,6 +11,7 @@ from huggingface_hub.constants import REPOCARD_NAME
 from huggingface_hub.utils.sha import git_hash
 
 from longmlm.errors import ModelError, ModelNotFoundError
+from longmlm.escaping import read_user_text
 from longmlm.folders import parse_json, sha256_of
 from longmlm.hubs import huggingface
 from longmlm.hubs.model_files import (
@@ -24,7 +25,6 @@ from longmlm.hubs.model_files import (
 )
 from longmlm.settings.publishing import Target, parse_target
 from longmlm.settings.shipped import BUNDLED, PACKAGE
-from longmlm.user_files import read_user_text
 
 MODELSCOPE = "ms:"
 Result = TypeVar("Result")

@@ -112,12 +112,8 @@ def resolved(config: InspectConfig) -> InspectConfig:
 
 
 def opened_rows(config: InspectConfig) -> Rows:
-    """Returns the rows of the split; they are hashed only if they cannot be read, to name the damaged file."""
-    name = pin_rows(config.rows)
-    try:
-        return open_named_rows(name, config.split, verified=False)
-    except (OSError, ValueError):  # as Arrow raises them
-        return open_named_rows(name, config.split)
+    """Returns the rows of the split, verified."""
+    return open_named_rows(pin_rows(config.rows), config.split)
 
 
 def vocabulary_of_rows(plan: RowsPlan, name: str | None) -> Vocabulary:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from longmlm.data.vocabulary import UNSPACED
 from longmlm.errors import DataError, counted
-from longmlm.user_files import read_user_text
+from longmlm.escaping import read_user_text
 
 MASK_SPELLINGS = ("[MASK]", "<mask>")  # mask tokens of BERT and RoBERTa
 SPACED_LETTER = rf"[^\W{UNSPACED}]"  # a letter of a script with spaces between words

@@ -42,7 +42,7 @@ def write_dataset(rows: Path, publication: Publication, folder: Path) -> None:
     for others than the manifest describes.
     """
     verify(rows)
-    manifest, _ = (open_rows(rows, split, verified=False).manifest for split in SPLITS)
+    manifest, _ = (open_rows(rows, split).manifest for split in SPLITS)
     files = {name: entry for name, entry in manifest.files.items() if Path(name).parts[0] in SPLITS}
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
