@@ -106,7 +106,7 @@ def test_every_stage_has_help(stage: str, monkeypatch, capsys) -> None:
 
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_another_process_of_the_machine_prints_its_error_unless_the_first_stops_it(
-    base: str, monkeypatch, capsys, is_stopped: bool
+    monkeypatch, capsys, is_stopped: bool
 ) -> None:
     def waiting(seconds: float) -> None:
         assert seconds == processes.FIRST_PROCESS_SECONDS
@@ -115,12 +115,16 @@ def test_another_process_of_the_machine_prints_its_error_unless_the_first_stops_
 
     launch_as_second_of_two(monkeypatch)
     monkeypatch.setattr(processes.time, "sleep", waiting)
-    code, output, errors = longmlm(monkeypatch, capsys, "prepare", base, "--recipe.row-length", "2")
+    code, output, errors = longmlm(
+        monkeypatch, capsys, "pretrain", "--rows", "rows", "--run", "run", "--runtime.hang-seconds", "0"
+    )
     if is_stopped:
         assert (code, output, errors) == (143, "", "")
     else:
         assert (code, output, errors.count("\n")) == (2, "", 1)
-        assert errors.startswith("error: recipe: row_length must be")
+        assert errors.startswith("error: ") and "hang_seconds must be" in errors
+    monkeypatch.setattr(processes.time, "sleep", pytest.fail)  # another command runs in one process
+    assert longmlm(monkeypatch, capsys, "prepare", "gone.toml")[0] == 2
 
 
 def test_an_error_is_printed_although_a_launchers_variable_is_left_over(base: str, monkeypatch, capsys) -> None:

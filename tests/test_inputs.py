@@ -20,13 +20,13 @@ from longmlm.errors import ConfigError, DataError, ModelError, ModelNotFoundErro
 from longmlm.folders import write_json
 from longmlm.inputs import check_inputs
 from longmlm.model.loading import load_model
-from longmlm.processes import LAUNCHER_VARIABLES
+from longmlm.processes import LAUNCHED, MPI
 from longmlm.settings.masking import Masking
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Start
 from longmlm.settings.tables import Table, merged
 from longmlm.training.run_folder import checkpoint_folder
-from tests.support.launching import launch_as_second_of_two
+from tests.support.launching import SECOND_OF_TWO, launch_as_second_of_two
 from tests.support.rows import FILES, manifest_of
 from tests.support.tiny import tiny_extension
 
@@ -223,11 +223,11 @@ def test_rjieba_is_needed_until_the_rows_exist(tmp_path: Path, monkeypatch: pyte
     [
         ({}, 1, False),
         ({}, 2, True),
-        ({"WORLD_SIZE": "2"}, 2, False),
-        ({"WORLD_SIZE": "2"}, None, False),
-        ({"WORLD_SIZE": "2"}, 1, True),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, 2, False),  # Accelerate counts them
-        ({"ACCELERATE_MIXED_PRECISION": "no"}, 2, False),  # launch says how many were to start
+        (SECOND_OF_TWO, 2, False),
+        (SECOND_OF_TWO, None, False),
+        (SECOND_OF_TWO, 1, True),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "MASTER_ADDR": "localhost"}, 2, False),
+        ({"ACCELERATE_MIXED_PRECISION": "no"}, 2, True),
     ],
 )
 def test_processes_are_counted_where_the_environment_tells(
@@ -237,7 +237,7 @@ def test_processes_are_counted_where_the_environment_tells(
     required: int | None,
     is_refused: bool,
 ) -> None:
-    for name in {"WORLD_SIZE", *LAUNCHER_VARIABLES}:
+    for name in (*LAUNCHED, *MPI):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

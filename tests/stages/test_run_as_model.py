@@ -7,7 +7,7 @@ import pytest
 from longmlm.config import parse
 from longmlm.errors import CheckpointError, ConfigError
 from longmlm.pipeline_files import model_facts
-from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
+from longmlm.processes import LAUNCHED, MPI
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline
@@ -74,7 +74,7 @@ def test_keys_of_the_pipeline_are_options_of_every_stage(mine: str) -> None:
 
 @pytest.mark.parametrize("is_launched", [False, True])
 def test_a_launch_that_pretrain_does_not_use_is_named(mine: str, is_launched: bool, monkeypatch, capsys) -> None:
-    for name in (*LAUNCHED, *LAUNCHER_VARIABLES):
+    for name in (*LAUNCHED, *MPI):
         monkeypatch.delenv(name, raising=False)
     if is_launched:
         launch_as_second_of_two(monkeypatch)
