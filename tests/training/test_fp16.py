@@ -18,6 +18,7 @@ from longmlm.stages.pretrain import pretrain
 from longmlm.training import checkpoint, loop, update
 from longmlm.training.checkpoint import run_precision
 from longmlm.training.run_folder import checkpoint_folder, read_state
+from tests.support import precision
 from tests.support.training import (
     assert_same_model,
     evaluation_lines,
@@ -145,7 +146,7 @@ def test_updates_that_are_skipped_in_a_row_end_the_run_in_one_line(fp16, train, 
 
 def test_a_run_in_fp16_stays_in_it_when_the_recipe_becomes_auto(fp16, train, monkeypatch, capsys):
     train_until(fp16, 6)
-    monkeypatch.setattr(checkpoint, "resolved_precision", lambda name: "no" if name == "auto" else name)
+    monkeypatch.setenv(precision.VARIABLE, "0")
     capsys.readouterr()
     run = train(with_recipe(fp16, precision="auto"))
     assert (
@@ -157,11 +158,11 @@ def test_a_run_in_fp16_stays_in_it_when_the_recipe_becomes_auto(fp16, train, mon
 
 
 def test_auto_on_a_gpu_without_bf16_says_that_fp16_is_faster(monkeypatch):
-    monkeypatch.setattr(checkpoint, "resolved_precision", lambda name: "no" if name == "auto" else name)
+    monkeypatch.setenv(precision.VARIABLE, "0")
     assert run_precision("auto", None, None) == ("no", ())
     monkeypatch.setattr(checkpoint.torch.cuda, "is_available", lambda: True)
-    precision, [note] = run_precision("auto", None, None)
-    assert precision == "no" and "recipe.precision = 'fp16' is faster" in note
+    chosen, [note] = run_precision("auto", None, None)
+    assert chosen == "no" and "recipe.precision = 'fp16' is faster" in note
     assert run_precision("no", None, None) == ("no", ())
 
 
