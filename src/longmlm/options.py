@@ -12,8 +12,9 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_args, get_origin
 
 from longmlm.errors import ConfigError
+from longmlm.settings.masking import UNUSED
 from longmlm.settings.publishing import redacted_settings
-from longmlm.settings.tables import UNUSED, Table, default_of, nested
+from longmlm.settings.tables import Table, default_of, nested
 
 OWN_NAME = "NAME"  # stands for a name that the user chooses in a dotted name
 WORDS = {int: "an integer", float: "a number", str: "a string", bool: "no value"}

@@ -9,8 +9,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.config import PLACEHOLDER
 from longmlm.options import explanations, sections
+from longmlm.settings.masking import UNUSED
 from longmlm.settings.pipeline import ResolvedPipeline, stage_tables
-from longmlm.settings.tables import FILLED_IN, OPTION_ONLY, OVERLAY_OF, UNUSED, VALUES_OF, Table, default_of
+from longmlm.settings.tables import FILLED_IN, OPTION_ONLY, OVERLAY_OF, VALUES_OF, Table, default_of
 
 DRAFT = "http://json-schema.org/draft-07/schema#"  # the newest that TOML editors support
 NAMES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}

@@ -99,7 +99,9 @@ def test_a_name_with_a_dot_is_that_of_a_column_and_not_of_a_field_inside_one(tmp
     written(tmp_path, "parquet", pa.table({"meta": nested, "body": TEXTS}))
     assert texts_of(settings, "meta.text") == ["inner"] * 2
     for absent in ("meta.body", "body.text", "meta.text.x", "text"):
-        with pytest.raises(DataError, match=re.escape(f"no column '{absent}': set text_field to one of meta, body")):
+        with pytest.raises(
+            DataError, match=re.escape(f"no column '{absent}': set text_field to one of 'meta', 'body'")
+        ):
             texts_of(settings, absent)
     with pytest.raises(DataError, match=r"'meta.n' holds int64"):
         texts_of(settings, "meta.n")

@@ -222,7 +222,7 @@ def read_rows(
     >>> batches = longmlm.read_rows("demo/rows", rows_per_batch=4)  # made by longmlm.run("demo", output="demo")
     >>> batches.set_epoch(1)  # before the second pass
     >>> len(batches), batches[0]["labels"].shape  # DataLoader(batches, batch_size=None) makes them in workers
-    (310, torch.Size([4, 377]))
+    (310, torch.Size([4, 380]))
     >>> batches.to_dataset().column_names
     ['input_ids', 'document_starts', 'document_sources']
     """

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from longmlm.settings.tables import UNUSED
-
+UNUSED = "unused"  # metadata of a section: its settings that have no effect there
 PairKind = Literal["nsp", "sop"]
 MaskingUnit = Literal["token", "word", "span"]
 

@@ -13,7 +13,7 @@ Unused = tuple[tuple[str, ...], str]  # dotted names of settings without effect,
 # Keys of a field's metadata, for its JSON Schema: the field holds overlays on a class of settings; it holds a list of
 # values for each setting of a class; longmlm fills it in, so files do not have it; only the defaults of these settings
 # of its class are accepted here.
-OVERLAY_OF, VALUES_OF, FILLED_IN, UNUSED = "overlay of", "values of", "filled in", "unused"
+OVERLAY_OF, VALUES_OF, FILLED_IN = "overlay of", "values of", "filled in"
 OPTION_ONLY = "more_steps"  # refused in files, which would add steps each time they are read
 HOME_OF_PATH = re.compile(r"^(folder:)?~(?=/)")
 HOME_OF_WORD = re.compile(r"(?<!\S)()~(?=/)")
