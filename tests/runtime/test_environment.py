@@ -5,11 +5,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from longmlm.errors import TrainingError
 from longmlm.processes import LAUNCHED, RANKS, check_launched, num_started_processes, prints_errors
 from longmlm.runtime.launch import launch
-from tests.support.launching import SECOND_OF_TWO
+from tests.support.launching import SECOND_OF_TWO, launch_as_second_of_two
 from tests.support.training import SOURCES
 
 NUMBERS = ("MASTER_PORT", *RANKS, *RANKS.values())
@@ -106,3 +107,12 @@ def test_a_process_whose_launch_is_left_over_does_not_wait_for_ever_and_can_be_s
             process.terminate()
         assert process.wait(120) == code
         assert any("waited 1 s for another process" in line for line in lines) == (code == 1)
+
+
+def test_more_processes_than_gpus_on_a_machine_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch_as_second_of_two(monkeypatch)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(TrainingError, match="^2 processes were started on this machine, which has 1 GPU: .*es 1$"):
+        launch()
