@@ -86,7 +86,7 @@ def test_split_is_read_at_the_commit_that_the_earlier_plan_pinned(hub: Hub) -> N
         ({"revision": "f" * 40}, [NAME, "f" * 40]),
         ({"split": "dev"}, [NAME, "'dev'", "train, test"]),
         ({"subset": "long"}, [NAME, "'long'"]),
-        ({"text_field": "text"}, ["'text'", "n, body"]),
+        ({"text_field": "text"}, ["'text'", "'n', 'body'"]),
         ({"dataset": "owner/scripted"}, ["owner/scripted"]),
     ],
 )
@@ -168,7 +168,7 @@ def test_what_is_set_aside_of_a_dataset_names_its_file_and_the_record(hub: Hub) 
         for number in range(len(part))
     ]
     assert [number for number, record in enumerate(records) if isinstance(record, SetAside)] == [3, 49]
-    with pytest.raises(DataError, match="owner/gaps.*'text'.*text_field.*n, body"):
+    with pytest.raises(DataError, match="owner/gaps.*'text'.*text_field.*'n', 'body'"):
         plan_slices([dataclasses.replace(source, text_field="text")], 3_000)
 
 

@@ -105,7 +105,7 @@ def test_a_site_that_cannot_be_reached_is_an_error_without_a_cache(
     ) as raised:
         snapshot_of(MS)
     assert "\n" not in str(raised.value) and "127.0.0.1" not in str(raised.value)
-    assert waits == [1.0, 5.0, 25.0]
+    assert waits == [1.0]  # a server that no connection reaches is tried once more
 
 
 def test_an_interrupted_download_goes_on(served: Served, repository: Repository, waits: list[float]) -> None:
