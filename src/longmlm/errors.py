@@ -28,7 +28,7 @@ class DataError(UserError):
 
 
 class AbsentError(DataError):
-    """Text, or a file that describes it, that is not there, or whose server does not respond."""
+    """Text, or a file that describes it, is missing, or its server does not respond."""
 
 
 class EncoderError(DataError):

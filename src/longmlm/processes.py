@@ -1,4 +1,4 @@
-"""What a process asks of the system: signals to ignore, a folder's lock, a thread, a change for a time, an exit."""
+"""What a process asks of the system: signals to ignore, a folder's lock, a thread, a temporary change, an exit."""
 
 import ctypes
 import errno
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 LAUNCHED = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun and DeepSpeed set them all
 MPI = {"PMI_SIZE": "PMI_RANK", **{f"{mpi}_COMM_WORLD_SIZE": f"{mpi}_COMM_WORLD_RANK" for mpi in ("OMPI", "MV2")}}
-RANKS = {  # variables with a number of processes, of which another one tells which this is, as Accelerate reads them
+RANKS = {  # variable with a number of processes: variable with this one's rank among them, as Accelerate reads them
     "WORLD_SIZE": "RANK",
     "LOCAL_WORLD_SIZE": "LOCAL_RANK",
     "MPI_LOCALNRANKS": "MPI_LOCALRANKID",
@@ -98,7 +98,7 @@ def num_started_processes() -> int:
 
 
 def is_launched() -> bool:
-    """Returns whether a launcher says which of the processes of a machine this one is, as Accelerate reads it."""
+    """Returns whether a launcher has set the local rank of this process, as Accelerate reads it."""
     return os.environ.get("LOCAL_RANK", "-1") != "-1"
 
 
@@ -150,7 +150,8 @@ def _launch_problem() -> str | None:
         if value is None or (name == "LOCAL_RANK" and not is_launched()):
             continue
         if not value.isdecimal() or int(value) < lowest or (name == "MASTER_PORT" and int(value) > MAX_PORT):
-            return f"{name} = {value!r} in the environment is not a number from {lowest} on"
+            allowed = f"a port up to {MAX_PORT}" if name == "MASTER_PORT" else f"an integer of at least {lowest}"
+            return f"{name} = {value!r} in the environment is not {allowed}"
         numbers[name] = int(value)
     if not is_launched() and os.environ.get(DEEPSPEED, "").lower() == "true":
         return f"{DEEPSPEED} is set in the environment, but no launcher started this process"

@@ -147,7 +147,7 @@ def absent_text(config: PrepareConfig) -> str:
 
     recorded = read_rows_manifest(result_of(config)).plan
     names = plan_rows(config.recipe, recorded.tokenizer_fingerprint, recorded, result_of(config)).absent
-    return f"note: {', '.join(map(redact, names))}: not there, so not compared with these rows" if names else ""
+    return f"note: {', '.join(map(redact, names))}: not there, so not checked for changes" if names else ""
 
 
 def _rows(recipe: PrepareRecipe, recorded: RowsPlan, folder: Path) -> Iterator[Pair]:

@@ -34,8 +34,8 @@ OVERLAID = ("compare", "tables", "arms")  # numbers as keys are no array indices
 def validated(kind: Any, content: Table, problems: list[Any], allows_unused: bool = False) -> Any:
     """Returns the settings of this kind; raises ConfigError with `problems` and every error in the content.
 
-    If a base key of a pipeline has an error of its own among `problems`, the content has a stand-in for it: what
-    contradicts that is no error of the user's, so checks of several settings are left out.
+    If `problems` has an error of a pipeline's base key, the content has a placeholder for that key. Contradictions with
+    the placeholder are not the user's errors, so checks across settings are skipped.
     """
     import pydantic
 

@@ -82,12 +82,12 @@ def test_rows_without_a_pair_are_refused(
         if num_documents:
             check_rows_fit_model(rows, vocabulary, pairs=kind)
             continue
-        with pytest.raises(DataError, match=f"several sentences in a {split} row, and 0 have: .*remove"):
+        with pytest.raises(DataError, match=f"several sentences in a {split} row, but there are only 0: .*remove"):
             check_rows_fit_model(rows, vocabulary, pairs=kind)
-        with pytest.raises(DataError, match="and 0 have"):
+        with pytest.raises(DataError, match="but there are only 0"):
             longmlm.read_rows(folder, split=split, rows_per_batch=2).in_pairs(kind)
     if name == "documents of one sentence":
-        with pytest.raises(DataError, match="and 0 have"):
+        with pytest.raises(DataError, match="but there are only 0"):
             check_inputs(pair_settings(tmp_path, base, folder, kind))
 
 
@@ -100,10 +100,12 @@ def test_the_only_document_of_a_split_gives_pairs_in_order_and_swapped_but_no_ra
     folder = rows_of(texts, tmp_path, vocabulary)
     rows = open_rows(folder, "train" if one_document == "train" else "held_out")
     check_rows_fit_model(rows, vocabulary, pairs="sop")
-    with pytest.raises(DataError, match=f"needs 2 documents with several sentences in a {one_document} row, and 1 has"):
+    with pytest.raises(
+        DataError, match=f"needs 2 documents with several sentences in a {one_document} row, but there is only 1"
+    ):
         check_rows_fit_model(rows, vocabulary, pairs="nsp")
     recipe = pair_settings(tmp_path, base, folder, "nsp").recipe
-    with pytest.raises(DataError, match=f"a {one_document} row, and 1 has"):
+    with pytest.raises(DataError, match=f"a {one_document} row, but there is only 1"):
         check_rows_fit_recipe(read_rows_manifest(folder), recipe, str(folder))
 
 
@@ -132,4 +134,4 @@ def test_pairs_of_one_label_have_no_accuracy(
     if len(labels) == 2:
         assert measured is not None and measured.larger_share == 50 and "not measured" not in said
     else:
-        assert measured is None and "8 held-out pairs of one label or none: their accuracy is not measured" in said
+        assert measured is None and "8 held-out pairs without both labels: their accuracy is not measured" in said

@@ -36,7 +36,7 @@ ENVIRONMENTS = [  # variables, how many processes they stand for, or what is wro
         for name in NUMBERS
         for value in ("two", "", "-2", "1.5")
     ),
-    *(({name: "0"}, f"{name} = '0' .* is not a number from 1 on") for name in RANKS),
+    *(({name: "0"}, f"{name} = '0' .* is not an integer of at least 1") for name in RANKS),
     ({"MASTER_PORT": "70000"}, "MASTER_PORT = '70000'"),
     (SECOND_OF_TWO | {"RANK": "2"}, "RANK = 2 .* WORLD_SIZE is 2"),
     (SECOND_OF_TWO | {"LOCAL_RANK": "5"}, "LOCAL_RANK = 5 .* WORLD_SIZE is 2"),

@@ -41,7 +41,8 @@ class PipelineResult:
 
     A folder is None if the pipeline does not have its stage, or ends before it. `long_model` is the extended model
     before training, `release` the trained model that transformers loads. `is_recovered` says whether its accuracy on
-    whole rows is not below that of the base model on rows cut to its length, by two standard errors.
+    whole rows reaches that of the base model on rows cut to its length, or is below it by less than two standard
+    errors.
     """
 
     rows: Path | None
@@ -145,7 +146,7 @@ def _wait(child: subprocess.Popen[str]) -> int:
         except KeyboardInterrupt as error:
             interrupted = error
             child.send_signal(signal.SIGINT)
-        except BaseException:  # raised by a handler of the caller: what it leaves waits for the command
+        except BaseException:  # raised by the caller's signal handler: Popen then waits for the command to end
             child.terminate()
             raise
     if interrupted:
@@ -157,7 +158,7 @@ def _wait(child: subprocess.Popen[str]) -> int:
 def _sigterm_at_end() -> Iterator[list[subprocess.Popen[str]]]:
     """Passes SIGTERM on to the commands that the block adds; it takes effect on this process after the block.
 
-    At once, it would end a job or a container before training has saved. A handler of the caller stays.
+    If it took effect at once, a job or a container would end before training has saved. The caller's own handler stays.
     """
     started: list[subprocess.Popen[str]] = []
     received: list[int] = []

@@ -216,7 +216,7 @@ class RowsManifest(Artifact):
                 )
             }
             if lengths != {number}:
-                raise ValueError(f"what it counts per source is not of {number} sources")
+                raise ValueError(f"the report does not have one count for each of {number} sources")
 
     @property
     def sha256(self) -> str:
@@ -293,7 +293,7 @@ def check_has_pairs(num_documents: int, kind: PairKind | None, split: Split) -> 
     """Raises DataError if rows give no pairs, or one label only: `num_documents` have several sentences in a row."""
     if kind and num_documents < (needed := 2 if kind == "nsp" else 1):
         raise DataError(
-            f"[recipe.pairs] needs {counted(needed, 'document')} with several sentences in a {split} row, and "
-            f"{num_documents} {'has' if num_documents == 1 else 'have'}: check the language of the sources, which says "
-            "where sentences end, and held_out_fraction; or remove [recipe.pairs]"
+            f"[recipe.pairs] needs {counted(needed, 'document')} with several sentences in a {split} row, but "
+            f"there {'is' if num_documents == 1 else 'are'} only {num_documents}: check held_out_fraction and the "
+            "language of the sources, which decides where sentences end; or remove [recipe.pairs]"
         )

@@ -132,7 +132,7 @@ class Mixture:
         drawn = np.array(self.drawn)
         sources = np.searchsorted(np.cumsum(drawn), permuted(np.arange(BLOCK), BLOCK, seed, BLOCKS + block), "right")
         draws = np.empty(BLOCK, dtype=np.int64)
-        draws[np.argsort(sources, kind="stable")] = np.arange(BLOCK)  # by source, and in it by place
+        draws[np.argsort(sources, kind="stable")] = np.arange(BLOCK)  # by source, then by position in the block
         return sources, draws + (block * drawn - (np.cumsum(drawn) - drawn))[sources]
 
 

@@ -232,8 +232,9 @@ def _arms_text(comparison: Comparison) -> str:
         "seeds ± standard deviation (SD) over seeds. The difference "
         f"to the baseline, {comparison.baseline}, is paired by row and seed; its standard error (SE) covers the choice "
         "of held-out rows and, with two or more seeds, the variation between seeds. Recovered: the first of two "
-        "consecutive evaluations that are not below base_cut, the base model's accuracy at its own length"
-        f"{_shared_base_cut(comparison)}, by two standard errors of the difference, paired by row."
+        "consecutive evaluations that reach base_cut, the base model's accuracy at its own length"
+        f"{_shared_base_cut(comparison)}, or are below it by less than two standard errors of the difference, paired "
+        "by row."
     )
     if control := comparison.control_trials():
         gain = _mean([accuracy_of(trial.after) - accuracy_of(trial.before) for trial in control])

@@ -111,7 +111,7 @@ def sample(
 ) -> tuple[list[Iterator[Document]], float]:
     """Returns the documents of each slice, and 1, or those from about `num_bytes` spread over larger slices.
 
-    The number says how often as much text the slices hold as the documents, of which a large one may be cut.
+    The number says how many times as much text the slices hold as the documents. A large document may be cut.
     """
     total = sum(map(slice_bytes, slices))
     if total <= num_bytes:

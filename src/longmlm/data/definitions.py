@@ -1,6 +1,6 @@
 """Definitions of tokenizers (tokenizer.json) that are known field by field.
 
-A field that is not named here, or another value, leaves a text to `tokenizers`, or leaves a document whole.
+If a tokenizer has another field or value, `tokenizers` encodes its texts, or its documents are not cut into pieces.
 """
 
 import json

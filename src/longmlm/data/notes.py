@@ -42,7 +42,7 @@ def markup_note(sources: Sequence[Source]) -> str | None:
 
 
 def rows_notes(manifest: RowsManifest) -> Iterator[str]:
-    """Yields what to do about many broken records, and about a split that has far from its share of the tokens.
+    """Yields what to do about many broken records, and about a split whose share of tokens is far from the setting.
 
     Sources that are held out as a whole have no share.
     """

@@ -22,8 +22,8 @@ ROWS_PER_RECORD_BATCH = 512
 COLUMNS = [column.name for column in fields(Row)]
 UNMIXED_VERSION = 3  # of the recipe: since then, no row mixes sources
 MIN_TOKENS = 3  # [CLS], a token of text, [SEP]
-REMEDY = "such rows are not from longmlm prepare: prepare them again"
-# of each column: the lengths of the lists, all their values, and which lists are or have null
+REMEDY = "longmlm prepare does not write such rows: prepare them again"
+# for each column: the length of each list, the values of all lists, and whether each list is or contains null
 Lists = dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
@@ -195,7 +195,7 @@ def check_shards(shards: Sequence[Path], schema: pa.Schema, manifest: RowsManife
 
 
 def _facts(shard: Path, schema: pa.Schema, plan: RowsPlan) -> Int64[np.ndarray, "3 rows"]:
-    """Returns the tokens, the documents and the first source of each row of a shard, which is read for it."""
+    """Returns each row's number of tokens, number of documents and first source; reads the whole shard."""
     parts, first = [np.zeros((3, 0), np.int64)], 0
     try:
         for batch in pa.ipc.open_stream(pa.memory_map(str(shard))):
@@ -244,10 +244,10 @@ def _problems(lists: Lists, plan: RowsPlan) -> Iterator[tuple[np.ndarray, str]]:
         is_wrong, is_first = own == 0, np.diff(rows, prepend=-1) > 0
         is_wrong[rows[np.where(is_first, starts != 1, np.diff(starts, prepend=0) <= 0)]] = True
         is_wrong[rows[starts >= tokens[rows] - 1]] = True
-        yield is_wrong, f"has {name} that do not rise from 1 to its last token of text"
+        yield is_wrong, f"has {name} that do not increase from 1, or lie beyond its last token of text"
     sources, rows = lists["document_sources"][1], np.repeat(np.arange(len(tokens)), documents)
     has_unknown = np.isin(np.arange(len(tokens)), rows[sources >= len(plan.sources)])
-    yield has_unknown, f"is of a source that is not one of {len(plan.sources)}"
+    yield has_unknown, f"is of a source beyond the {len(plan.sources)} of the manifest"
     if plan.packing != "full-sentences":
         yield documents > 1, f"has several documents, which packing = {plan.packing} does not give"
 

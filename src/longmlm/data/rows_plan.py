@@ -24,7 +24,7 @@ from longmlm.settings.prepare import PrepareRecipe, Source
 
 
 class PlannedRows(NamedTuple):
-    """The plan of rows, its sources with those of the hub at a commit, and the names of text that is not there."""
+    """The plan of rows, its sources (those on the hub pinned to a commit), and the names of text that is missing."""
 
     work: WorkPlan
     sources: tuple[Source, ...]
@@ -75,8 +75,8 @@ def _files(
 ) -> Sequence[SourceFile]:
     """Returns the stamps of the files of a source; none for one on the hub.
 
-    Names of `files` that are not there are added to `absent`. Then the files recorded `before` are returned, unless one
-    that is there is none of them.
+    Names of `files` that are missing are added to `absent`. The files recorded `before` are then returned, unless
+    a file that exists is not among them.
     """
     if _is_on_hub(source):
         return ()
@@ -135,8 +135,8 @@ def _commit(source: Source, earlier: Sequence[SourceRecord]) -> str:
 def _stamp(path: AnyPath, known: Mapping[str, SourceFile]) -> FileStamp:
     """Returns the stamp of a file, which is only read if nothing tells its hash.
 
-    A known stamp of the same size and time does, though a program can change a file and set its time back; that of a
-    remote file, its version or the storage.
+    A known stamp of the same size and time tells it, although a program can change a file and set its time back. For a
+    remote file, the storage tells it, or a known stamp of the same version.
     """
     earlier = known.get(str(path))
     if isinstance(path, Path):

@@ -210,7 +210,7 @@ def _fingerprint(tokenizer: Tokenizer, special: SpecialTokens, vocabulary_sha256
 def _without_special_pieces(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
     """Returns the tokenizer without pieces that spell a special token and that it would match in a text.
 
-    Unigram may match any. In other vocabularies the unknown token stays, for which a text that spells it may stand.
+    Unigram may match any. In other vocabularies, the unknown token stays: a text that spells it may become that token.
     """
     described = json.loads(tokenizer.to_str())
     model, pieces = described["model"], described["model"]["vocab"]
@@ -234,7 +234,7 @@ def _without_special_pieces(tokenizer: Tokenizer, special: SpecialTokens) -> Tok
 def _matches(tokenizer: Tokenizer, text: str, token_id: int) -> bool:
     with suppress(
         Exception
-    ):  # of a text without tokens, for lack of an unknown one; tokenizers raises nothing narrower
+    ):  # if a text cannot be encoded, since there is no unknown token; tokenizers raises nothing narrower
         return token_id in tokenizer.encode(text, add_special_tokens=False).ids
     return False
 

@@ -42,8 +42,8 @@ class LabelledData:
     delimiter: str | None = None
     """Character between the fields of .csv and .tsv files; by default a comma in .csv, a tab in .tsv files."""
     quoting: Quoting | None = None
-    """Quotes in .csv and .tsv files: double, a field may be in double quotes, and two inside it are one; none, quotes
-    are text. By default double between commas or semicolons; else the beginning of each file decides."""
+    """How .csv and .tsv files use quotes: double (fields may be in double quotes; a quote inside is doubled) or none
+    (quotes are text). By default double if the delimiter is a comma or semicolon, else detected in each file."""
     id_field: str = "id"
     """Field with the document's name; a document without one is named by file and record."""
     text_field: str = "text"

@@ -173,7 +173,7 @@ def measure_pairs(
     count = int(is_pair.sum())
     if not 0 < labels.sum() < count:
         if accelerator:
-            accelerator.print(f"{counted(count, 'held-out pair')} of one label or none: their accuracy is not measured")
+            accelerator.print(f"{counted(count, 'held-out pair')} without both labels: their accuracy is not measured")
         return None
     share_correct, negatives = is_correct.sum() / count, labels.sum() / count
     return PairAccuracy(

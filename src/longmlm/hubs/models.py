@@ -232,8 +232,8 @@ def is_folder(name: str, revision: str | None = None) -> bool:
         raise ModelNotFoundError(f"{name}: no such folder: check its path, or run the stage that writes it first")
     if path.parent.is_dir() and path.parent != Path() and not (revision or own_revision):
         raise ModelNotFoundError(
-            f"{name}: no such folder in {path.parent}: check its path, or run the stage that writes it first; for the "
-            f"repository on the hub, start where no folder is called {path.parent}"
+            f"{name}: no such folder in {path.parent}: check its path, or run the stage that writes it first; to load "
+            f"a repository from the hub, run the command where no folder is called {path.parent}"
         )
     return False
 

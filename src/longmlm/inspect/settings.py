@@ -61,12 +61,13 @@ class InspectConfig:
     """Kind of the pairs of segments that training draws from the rows in each epoch, if it does. A pipeline file or a
     run folder gives its own."""
     run: str | None = None
-    """Run folder that records from where epochs count, once it has a checkpoint; a pipeline file gives its own."""
+    """Run folder whose checkpoints record at which epoch the run began; without it or a checkpoint, `start` decides. A
+    pipeline file gives its own."""
     start: str | None = None
-    """Model that the run starts from: if longmlm trained it, the run draws other masks than those it was trained under.
-    A pipeline file or a run folder gives its own."""
+    """Model that the run starts from: if longmlm trained it, the run draws masks that its training did not use. A
+    pipeline file or a run folder gives its own."""
     weights: dict[str, Weight] = field(default_factory=dict)
-    """Weights of sources, which decide how often a run that goes on after the rows of another one has read each. A
+    """Weights of the sources in training, from which follows how often the model of `start` has read each row. A
     pipeline file or a run folder gives its own."""
     page: str | None = None
     """HTML file to write instead of printing the rows."""
@@ -97,7 +98,7 @@ class InspectConfig:
             reason = "with split = held_out, whose rows have one mask of single tokens each: remove it"
             yield ("epochs", "pairs", "run", "start", "weights", *masks), reason
         elif not (self.run or self.start):
-            yield ("weights",), "without start: remove it, or set start"
+            yield ("weights",), "without run or start: remove it, or set one of them"
         if self.views == ("whole",):
             yield ("base",), "without views cut or windows: remove it"
         if not self.model:

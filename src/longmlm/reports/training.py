@@ -21,8 +21,8 @@ from longmlm.reports.tables import percent
 REFRESH_SECONDS = 5
 RECOVERY = (
     "Accuracy at masked tokens of held-out rows, read whole; the shaded area shows two standard errors. The horizontal "
-    "line, base_cut, is the base model on the same rows cut to its length. Recovered: not below it by two standard "
-    "errors of the difference, paired by row."
+    "line, base_cut, is the base model on the same rows cut to its length. Recovered: at or above it, or below it by "
+    "less than two standard errors of the difference, paired by row."
 )
 ACCURACY = "Accuracy at masked tokens of held-out rows; the shaded area shows two standard errors."
 PREDICTIONS = (

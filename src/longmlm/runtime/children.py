@@ -23,7 +23,7 @@ SECONDS_TO_END = 1.0  # most killed processes need milliseconds
 
 
 class Registry:
-    """The processes that have registered with this one: `name` is what they need for it in their environment."""
+    """The processes that have registered with this one; they need `name` in PARENT_VARIABLE of their environment."""
 
     def __init__(self) -> None:
         self.name = os.urandom(16).hex()
@@ -83,8 +83,8 @@ def run_child(
 def _wait(child: subprocess.Popen, stop: Stop, registered: Registry) -> int:
     """Returns the exit code, when the child and all that have registered have ended; passes a stop signal on.
 
-    It goes to those that have registered, also later. A launcher gets it only if there are none, as it would print a
-    traceback over the progress bar of the processes that it started; if it ends before them, they get the signal too.
+    It goes to processes that have registered or register later. A launcher gets it only if there are none, as it would
+    print a traceback over their progress bar; if it ends before the processes it started, they get the signal too.
     """
     signalled: set[int] = set()
     while True:

@@ -68,7 +68,7 @@ def launch(
     if not is_cpu and _local_world_size() > (num_gpus := torch.cuda.device_count()):
         raise TrainingError(
             f"{_local_world_size()} processes were started on this machine, which has {counted(num_gpus, 'GPU')}: "
-            f"start one for each, with --num_processes {num_gpus}"
+            f"start one per GPU, with --num_processes {num_gpus}"
         )
     timeout = None if hang_seconds is None else timedelta(seconds=2 * hang_seconds)  # the watchdog comes first
     group = InitProcessGroupKwargs(backend="gloo" if is_cpu and deepspeed else None, timeout=timeout)

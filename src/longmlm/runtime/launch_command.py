@@ -125,7 +125,7 @@ def check_gpus(launch: str) -> None:
     started = launched(launch)
     if started.is_on_cpu or started.per_machine == 1:
         return
-    import torch  # takes seconds, which commands without a launch of several processes do not wait
+    import torch  # takes seconds, which commands that launch a single process need not wait
 
     if started.per_machine > (num_gpus := torch.cuda.device_count()):
         raise ConfigError(

@@ -214,7 +214,8 @@ class PretrainRuntime:
     checkpoints_kept: int = 2
     """Newest checkpoints to keep, at least 2; the best one saved at an evaluated step is also kept."""
     stop_when_recovered: bool = False
-    """End the run once held-out accuracy is not below the base model's by two standard errors; at once if it is not."""
+    """End the run once held-out accuracy reaches the base model's, or is below it by less than two standard errors;
+    this may be at once."""
 
     def __post_init__(self) -> None:
         batches = [rows for rows in (self.rows_per_micro_batch, self.rows_per_evaluation_batch) if rows is not None]
