@@ -11,8 +11,9 @@ from longmlm.cli import STAGES, WINGS
 from longmlm.config import PLACEHOLDER as EXAMPLE
 from longmlm.config import STAGES as PIPELINE_STAGES
 from longmlm.options import OWN_NAME, explanations, named_fields, sections
+from longmlm.settings.masking import UNUSED
 from longmlm.settings.pipeline import Pipeline, stage_tables
-from longmlm.settings.tables import UNUSED, Table, default_of, leaves, table_of
+from longmlm.settings.tables import Table, default_of, leaves, table_of
 
 PAGE = Path(__file__).parents[1] / "settings.md"
 HEAD = """\
