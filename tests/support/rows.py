@@ -60,6 +60,13 @@ def rows_manifest(row_length: int = 512, **of_each_split: object) -> RowsManifes
     return RowsManifest(plan=plan, report=report, files={})
 
 
+def with_sources(manifest: RowsManifest, *sources: SourceRecord) -> RowsManifest:
+    """Returns the manifest with other sources, all of which count nothing."""
+    none = dict.fromkeys(("tokens_per_source", "unknown_per_source", "rows_per_source"), (0,) * len(sources))
+    report = replace(manifest.report, **{name: replace(manifest.report.of(name), **none) for name in SPLITS})
+    return replace(manifest, plan=replace(manifest.plan, sources=sources), report=report)
+
+
 def manifest_of(row_length: int, **rows: Sequence[Row]) -> dict[str, Any]:
     """Returns the manifest as what folders.seal adds the list of files to: that of the rows, given by their split."""
     manifest = rows_manifest(row_length)
