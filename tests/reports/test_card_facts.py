@@ -16,7 +16,7 @@ from longmlm.reports.model_card import Training, languages, training_of
 from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.settings.release import ReleaseCard
-from tests.support.rows import with_sources
+from tests.support.rows import of_sources
 from tests.support.tiny import World, tiny_extension
 
 RECIPE = PretrainRecipe(
@@ -92,6 +92,6 @@ def test_precision_is_what_auto_stood_for(tmp_path: Path, trained: str | None, s
 def test_languages_are_those_of_the_rows_unless_the_card_names_others(world: World) -> None:
     rows = open_rows(world.rows, "held_out").manifest
     [source] = rows.plan.sources
-    chinese = with_sources(rows, replace(source, language="zh"), source, source)
+    chinese = of_sources(rows, replace(source, language="zh"), source, source)
     assert languages(ReleaseCard(title="t"), chinese) == ["zh", "en"]
     assert languages(ReleaseCard(title="t", languages=("de",)), chinese) == ["de"]

@@ -16,7 +16,7 @@ from longmlm.reports.card_code import Address
 from longmlm.reports.model_card import CardFacts, Training, model_card
 from longmlm.settings.release import ReleaseCard
 from tests.support.evaluations import FULL, measured
-from tests.support.rows import rows_manifest, with_sources
+from tests.support.rows import of_sources, rows_manifest
 from tests.support.tiny import LONG_POSITIONS, tiny_extension
 
 SNAPSHOT = Path(__file__).with_name("model_card.md")  # written anew by python -m tests.reports.test_model_card
@@ -182,7 +182,7 @@ def test_sources_are_listed_if_the_author_describes_no_data() -> None:
     saved = SourceRecord(dataset="/maker/secret/saved", split="train")
     sources = (SourceRecord(dataset="owner/novels", split="train", commit="c0ffee"), saved, SourceRecord(files=files))
     rows = rows_manifest(40)
-    card = ModelCard(render(replace(CARD, data=()), rows=with_sources(rows, *sources)))
+    card = ModelCard(render(replace(CARD, data=()), rows=of_sources(rows, *sources)))
     assert card.data.datasets == ["owner/novels"]
     for line in ("owner/novels, train, commit c0ffee", "saved, train", "0.txt, 1.txt, 2.txt and 2 more files"):
         assert f"- {line} (" in card.text

@@ -60,7 +60,7 @@ def rows_manifest(row_length: int = 512, **of_each_split: object) -> RowsManifes
     return RowsManifest(plan=plan, report=report, files={})
 
 
-def with_sources(manifest: RowsManifest, *sources: SourceRecord) -> RowsManifest:
+def of_sources(manifest: RowsManifest, *sources: SourceRecord) -> RowsManifest:
     """Returns the manifest with other sources, all of which count nothing."""
     none = dict.fromkeys(("tokens_per_source", "unknown_per_source", "rows_per_source"), (0,) * len(sources))
     report = replace(manifest.report, **{name: replace(manifest.report.of(name), **none) for name in SPLITS})
