@@ -21,7 +21,7 @@ from longmlm.artifacts.artifact import version
 from longmlm.config import parse
 from longmlm.errors import RESUMES, RESUMES_FROM_CHECKPOINT, STARTS_OVER, ConfigError, naming
 from longmlm.escaping import printable_output
-from longmlm.processes import prints_errors, user_errors
+from longmlm.processes import LAUNCH_VARIABLES, prints_errors, user_errors
 from longmlm.progress import hide_bars_off_terminal
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.checkpoints import CheckpointsConfig
@@ -48,6 +48,7 @@ WINGS: dict[str, type] = {  # commands that can be left out: the settings of eac
 }
 COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": RunConfig, **WINGS, **STAGES}
 MODULES = {"plan": "planning.command", **{wing: f"{wing}.command" for wing in WINGS}}  # the others are in stages
+RANKED = ("pretrain", "evaluate", "run", "compare")  # read what a launcher has set; the others are single processes
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
     "launch-config": "Prints the file of a launch or of a cluster's job: longmlm launch-config ddp > ddp.yaml",
@@ -97,8 +98,9 @@ def main(stage: str | None = None) -> None:
     with user_errors():
         with _exit_on_closed_pipe():
             command = stage or _command(arguments)
-            if command != "pretrain":  # no launcher starts several processes of any other command
-                os.environ.pop("LOCAL_RANK", None)
+            if command not in RANKED:
+                for name in LAUNCH_VARIABLES:
+                    os.environ.pop(name, None)
             if command in OTHERS:
                 _print(command, arguments)
                 return

@@ -34,6 +34,7 @@ RANKS = {  # variable with a number of processes: variable with this one's rank 
     **{f"{mpi}_COMM_WORLD_LOCAL_SIZE": f"{mpi}_COMM_WORLD_LOCAL_RANK" for mpi in ("OMPI", "MV2")},
 }
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # set by torchrun and by accelerate launch with several processes
+LAUNCH_VARIABLES = {*LAUNCHED, *RANKS, *RANKS.values(), AGENT_STORE}
 DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
 MAX_PORT = 65535
 FIRST_PROCESS_SECONDS = 20.0  # in which the first process of a machine may report the same error

@@ -92,6 +92,13 @@ def test_how_quotes_are_read_follows_from_the_records_that_can_be_read_in_one_wa
     assert contents(records_of(tmp_path / "a.tsv", slice_bytes=1)) == texts
 
 
+@pytest.mark.parametrize("sizes", [[1_500_000] * 2, [500_000, 600_000]])
+def test_quoted_texts_may_be_longer_than_the_part_of_the_file_that_decides(tmp_path: Path, sizes: list[int]) -> None:
+    texts = ["A line,\nand another.\n" * (size // 23) for size in sizes]
+    (tmp_path / "a.tsv").write_bytes(in_quotes(texts, "\n", has_text_first=False))
+    assert contents(records_of(tmp_path / "a.tsv")) == texts
+
+
 def test_in_a_table_of_one_column_quoted_texts_may_have_several_lines(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text('text\nplain\n"two\nlines"\n', encoding="utf-8")
     assert contents(records_of(tmp_path / "a.tsv")) == ["plain", "two\nlines"]

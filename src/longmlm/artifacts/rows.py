@@ -285,7 +285,8 @@ def check_rows_fit_recipe(manifest: RowsManifest, recipe: PretrainRecipe, name: 
         )
     for split in SPLITS if recipe.pairs else ():
         report = manifest.report.of(split)
-        num_documents = report.documents if report.sentences > report.documents else 0
+        with_tokens = sum(report.document_lengths)
+        num_documents = with_tokens if report.sentences > with_tokens else 0
         check_has_pairs(num_documents, pair_kind(recipe.pairs), split)
 
 

@@ -86,7 +86,9 @@ class TrainState:
         evaluated = replace(self, accuracy=accuracy, recovery=recovery, pairs=pairs, evaluated_at_step=self.step)
         if self.step and accuracy is not None and (self.best_accuracy is None or accuracy > self.best_accuracy):
             evaluated = replace(evaluated, best_accuracy=accuracy, best_at_step=self.step)
-        if has_recovered(recovery) and self.recovered_at_step is None:
+        may_be_chance = recovery is not None and recovery.points < 0
+        is_recovered = has_recovered(recovery) and not (may_be_chance and self.step == 0)  # few rows tell too little
+        if is_recovered and self.recovered_at_step is None:
             return replace(evaluated, recovered_at_step=self.step, recovered_at_tokens=self.tokens)
         return evaluated
 

@@ -138,7 +138,7 @@ def _opens_field(line: str, delimiter: str) -> bool | None:
     return None
 
 
-def quoting_of(head: str, delimiter: str) -> Quoting:
+def quoting_of(head: str, delimiter: str, is_cut: bool = False) -> Quoting:
     """Returns whether the lines at the beginning of a file have fields in quotes, or quotes that are text.
 
     With tabs, and the header "id text", these records can be read in one way only:
@@ -151,19 +151,23 @@ def quoting_of(head: str, delimiter: str) -> Quoting:
         5   but here."
 
     The more frequent way decides, unless names in the header are in quotes. Without any such record, quotes are text.
+    If the file goes on after them (`is_cut`), the last record may end within quotes.
     """
     mark = re.escape(delimiter)
     cell = rf'(?:{QUOTED}|[^"\r\n{mark}]*+)'
     record = re.compile(rf"{cell}(?:{mark}{cell})*+(?:\r?\n|\Z)")
+    unfinished = re.compile(rf'(?:{cell}{mark})*+"(?:[^"]++|"")*+\Z')
     votes = num_fields = place = 0
     while place < len(head):
         found = record.match(head, place)
         end = found.end() if found else head.find("\n", place) + 1 or len(head)
-        text, place = head[place:end], end
+        begin, text, place = place, head[place:end], end
         if not num_fields:
             if found and '"' in text:
                 return "double"
             num_fields = text.count(delimiter) + 1
+        elif is_cut and not found and unfinished.match(head, begin):
+            votes, place = votes + (_vote(head[begin:], False, delimiter, num_fields) or 1), len(head)
         elif '"' in text:
             votes += _vote(text, found is not None, delimiter, num_fields)
     return "double" if votes > 0 else "none"

@@ -142,9 +142,9 @@ def _quoting(path: AnyPath, source: Source) -> Quoting:
     if source.quoting or delimiter in (",", ";"):
         return source.quoting or "double"
     head = head_of(path, QUOTING_BYTES)
-    if len(head) >= QUOTING_BYTES - len(BYTE_ORDER_MARK):
+    if is_cut := len(head) >= QUOTING_BYTES - len(BYTE_ORDER_MARK):
         head = head[: head.rfind(b"\n") + 1]
-    return quoting_of(head.decode(errors="surrogateescape"), delimiter)
+    return quoting_of(head.decode(errors="surrogateescape"), delimiter, is_cut)
 
 
 def _reader(lines: Lines, path: AnyPath, source: Source, num_fields: int = 0) -> DelimitedReader:

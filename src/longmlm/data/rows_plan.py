@@ -14,7 +14,7 @@ from longmlm.artifacts.rows import RECIPE_VERSION, RowsPlan, SourceFile, SourceR
 from longmlm.artifacts.unfinished_rows import FileStamp, SourceStamps, WorkPlan
 from longmlm.data.files import files_of, readable
 from longmlm.data.words import recorded_words
-from longmlm.errors import AbsentError, ArtifactError, DataError
+from longmlm.errors import AbsentError, ArtifactError, DataError, FolderError
 from longmlm.folders import sha256_of
 from longmlm.hubs import storage
 from longmlm.hubs.datasets import commit_of, is_local, source_files
@@ -109,7 +109,7 @@ def _read_stamps(folder: Path | None) -> tuple[FileStamp, ...]:
 def write_stamps(folder: Path, planned: PlannedRows) -> None:
     """Writes the stamps of the text of complete rows beside them, if they have changed and all of it is there."""
     if not planned.absent and _read_stamps(folder) != planned.work.files:
-        with suppress(OSError):  # the rows may be read-only
+        with suppress(OSError, FolderError):  # the rows may be read-only, or another process may write them too
             artifact.write(folder / SourceStamps.FILE, SourceStamps(files=planned.work.files))
 
 

@@ -23,7 +23,7 @@ from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.scores import predictions_of
 from longmlm.errors import RESUMES, DataError, naming
 from longmlm.hubs.model_files import model_sha256
-from longmlm.processes import LAUNCHED, RANKS, exclusive_lock, user_errors
+from longmlm.processes import LAUNCH_VARIABLES, exclusive_lock, user_errors
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.runtime.trials import TRIAL
 from longmlm.settings.pretrain import Tracker
@@ -86,7 +86,7 @@ def _set_environment(folder: Path, tracking: Tracker) -> None:
     """
     os.environ["ACCELERATE_MIXED_PRECISION"] = "no"  # transformers reads it unless bf16 or fp16 is set
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
-    for name in (*LAUNCHED, *RANKS):
+    for name in LAUNCH_VARIABLES:
         os.environ.pop(name, None)
     os.environ |= {"TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard"), "WANDB_DIR": str(folder)}
     os.environ |= {"WANDB_PROJECT": tracking.project, "WANDB_CONSOLE": "off"}

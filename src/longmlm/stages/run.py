@@ -23,7 +23,7 @@ from longmlm.data.disk import check_disk
 from longmlm.errors import RESUMES, RESUMES_FROM_CHECKPOINT, DataError, ModelError
 from longmlm.folders import write_text
 from longmlm.planning.size import planned_sizes
-from longmlm.processes import exclusive_lock
+from longmlm.processes import LAUNCH_VARIABLES, exclusive_lock
 from longmlm.reports.evaluation import finding
 from longmlm.runnable import unread_notes
 from longmlm.runtime.children import run_child
@@ -115,7 +115,8 @@ def run_stage(config: ResolvedPipeline, name: str, label: str, *options: str) ->
     command = [sys.executable, "-P", "-m", "longmlm", name]  # -P: no module comes from the current folder
     if name == "pretrain" and config.launch is not None:
         command = [*launch_command(config.launch), "-m", "longmlm.stages.pretrain"]
-    environment = {**os.environ, "PATH": search_path(), **secret_of(config.stages[name])}
+    inherited = {key: value for key, value in os.environ.items() if key not in LAUNCH_VARIABLES}
+    environment = {**inherited, "PATH": search_path(), **secret_of(config.stages[name])}
     code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE), *options], environment)
     if signal_name:
         resumption = {"prepare": RESUMES, "pretrain": RESUMES_FROM_CHECKPOINT}
