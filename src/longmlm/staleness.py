@@ -145,8 +145,10 @@ def absent_text(config: PrepareConfig) -> str:
     """Returns a note if text of complete rows is not there, which then counts as unchanged; an empty text else."""
     from longmlm.data.rows_plan import plan_rows  # as in _rows
 
-    recorded = read_rows_manifest(result_of(config)).plan
-    names = plan_rows(config.recipe, recorded.tokenizer_fingerprint, recorded, result_of(config)).absent
+    if not is_complete(config):
+        return ""
+    recorded = read_rows_manifest(rows := result_of(config)).plan
+    names = plan_rows(config.recipe, recorded.tokenizer_fingerprint, recorded, rows).absent
     return f"note: {', '.join(map(redact, names))}: not there, so not checked for changes" if names else ""
 
 

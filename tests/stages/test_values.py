@@ -27,7 +27,11 @@ from tests.support.tiny import LONG_POSITIONS, World
 __all__ = ["command"]
 STAGE_NAMES = get_args(StageName)
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-TESTED = {"prepare: recipe.words", "pretrain: recipe.pairs.kind"}  # by data/test_segmenter.py, training/test_pairs.py
+TESTED = {  # by data/test_quoting.py, data/test_segmenter.py, training/test_pairs.py
+    "prepare: recipe.sources.quoting",
+    "prepare: recipe.words",
+    "pretrain: recipe.pairs.kind",
+}
 
 
 def listed_values(kind: Any) -> tuple[str, ...]:

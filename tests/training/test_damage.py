@@ -203,6 +203,8 @@ def other_rows(rows: Path, folder: Path) -> Path:
     (copy / "shard").rename(copy / train)
     files = manifest["files"]
     files[held_out], files[train] = files[train], files[held_out]
+    report = manifest["report"]
+    report["held_out"], report["train"] = report["train"], report["held_out"]
     (copy / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
     return copy
 

@@ -63,6 +63,7 @@ def test_run_that_started_on_the_folder_resumes_with_the_same_rows_on_the_hub_an
     other = json.loads(published_files[MANIFEST])
     held_out, train_shard = sorted(name for name in other["files"] if name.endswith(".arrow"))
     other["files"][train_shard] = other["files"][held_out]
+    other["report"]["train"] = other["report"]["held_out"]
     repository.commit({**published_files, train_shard: published_files[held_out], MANIFEST: json.dumps(other).encode()})
     rewind(run)
     with pytest.raises(CheckpointError, match="the rows' SHA-256 was "):

@@ -49,7 +49,8 @@ def rows_notes(manifest: RowsManifest) -> Iterator[str]:
     report, plan = manifest.report, manifest.plan
     num_records = report.train.documents + report.held_out.documents + sum(report.set_aside.values())
     for reason in (name for name in PROBLEMS if report.set_aside.get(name, 0) > MAX_BROKEN_SHARE * num_records):
-        yield f"note: {report.set_aside[reason]:,} of {num_records:,} records are {reason}: {remedy_of(reason, '')}"
+        share = f"{report.set_aside[reason]:,} of {counted(num_records, 'record')}"
+        yield f"note: {share} are {reason}: {remedy_of(reason, '')}"
     tokens = {
         name: counts
         for name, source, *counts in zip(
