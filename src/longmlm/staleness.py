@@ -145,10 +145,8 @@ def absent_text(config: PrepareConfig) -> str:
     """Returns a note if text of complete rows is not there, which then counts as unchanged; an empty text else."""
     from longmlm.data.rows_plan import plan_rows  # as in _rows
 
-    if not is_complete(config):
-        return ""
-    recorded = read_rows_manifest(rows := result_of(config)).plan
-    names = plan_rows(config.recipe, recorded.tokenizer_fingerprint, recorded, rows).absent
+    plan = read_rows_manifest(result_of(config)).plan if is_complete(config) else None
+    names = plan_rows(config.recipe, plan.tokenizer_fingerprint, plan, result_of(config)).absent if plan else ()
     return f"note: {', '.join(map(redact, names))}: not there, so not checked for changes" if names else ""
 
 

@@ -32,7 +32,7 @@ ENVIRONMENTS = [  # variables, how many processes they stand for, or what is wro
     (SECOND_OF_TWO | {"LOCAL_WORLD_SIZE": "2"}, 2),
     (SECOND_OF_TWO | {"PMI_SIZE": "1", "PMI_RANK": "0"}, 2),  # torchrun in a task of Slurm
     *(
-        ({name: value}, f"{name} = '{value}' .* is not a number")
+        ({name: value}, f"{name} = '{value}' .* is not (a port|an integer)")
         for name in NUMBERS
         for value in ("two", "", "-2", "1.5")
     ),

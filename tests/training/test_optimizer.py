@@ -116,7 +116,7 @@ def test_the_first_recovery_stays_on_record():
 def test_a_run_and_the_evaluation_of_the_same_rows_agree_on_recovery():
     base = on_rows(5, 6, 4, 5)
     for counts in itertools.product((2, 4, 6), repeat=4):
-        state = TrainState(base=base).after_evaluation(on_rows(*counts))
+        state = TrainState(step=1, base=base).after_evaluation(on_rows(*counts))
         evaluation = replace(FULL, measured={"base_cut": base, "long_after": on_rows(*counts)})
         assert (state.recovered_at_step is not None) == evaluation.is_recovered
         assert state.recovery == evaluation.recovery
