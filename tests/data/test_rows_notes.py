@@ -1,4 +1,4 @@
-"""Notes on rows: splits far from what was asked for, sources that a split lacks, and many broken records."""
+"""Notes on rows: splits far from what was asked for, sources that are missing from a split, and many broken records."""
 
 from dataclasses import replace
 

@@ -24,7 +24,7 @@ from longmlm.runtime.signals import (
 )
 from tests.support.launching import launch_as_second_of_two
 
-NOT_BEGUN = "it had not begun; run the same command again\n"
+NOT_STARTED = "it had not started; run the same command again\n"
 MODULES = {command: f"longmlm.{module}" for command, module in cli.MODULES.items()}
 STAGE_PHASES = ("imports", "parsing", "checks", "imports of the stage")
 PHASES = [(command, phase) for command in cli.COMMANDS for phase in STAGE_PHASES]
@@ -106,7 +106,7 @@ def test_before_the_stage_starts_the_process_ends_though_libraries_catch_excepti
             monkeypatch.setitem(sys.modules, stage, Library(stage, number))
     command_line(command)
     assert ends == [128 + number]
-    assert capfd.readouterr().err == f"stopped by {number.name}: {NOT_BEGUN}"
+    assert capfd.readouterr().err == f"stopped by {number.name}: {NOT_STARTED}"
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)

@@ -116,7 +116,7 @@ class Rows:
             if is_wrong.any():
                 raise DataError(
                     f"{self.split} row {first + int(is_wrong.argmax()):,} has a token outside the vocabulary of "
-                    f"{num_tokens:,}, or lacks a special token at its beginning or end; {REMEDY}"
+                    f"{num_tokens:,}, or does not begin and end with a special token; {REMEDY}"
                 )
             first += len(ends)
 

@@ -133,10 +133,10 @@ def _commit(source: Source, earlier: Sequence[SourceRecord]) -> str:
 
 
 def _stamp(path: AnyPath, known: Mapping[str, SourceFile]) -> FileStamp:
-    """Returns the stamp of a file, which is only read if nothing tells its hash.
+    """Returns the stamp of a file, which is only read if its hash is not known.
 
-    A known stamp of the same size and time tells it, although a program can change a file and set its time back. For a
-    remote file, the storage tells it, or a known stamp of the same version.
+    It is known from a stamp of the same size and time, although a program can change a file and set its time back. That
+    of a remote file is known from the storage, or from a stamp of the same version.
     """
     earlier = known.get(str(path))
     if isinstance(path, Path):

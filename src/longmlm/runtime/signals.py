@@ -41,7 +41,7 @@ def exit_at_once() -> None:
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:
-    _report_stop(number, "it had not begun; run the same command again")
+    _report_stop(number, "it had not started; run the same command again")
     os._exit(128 + number)
 
 
