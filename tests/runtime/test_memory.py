@@ -64,10 +64,13 @@ def test_freed_memory_between_blocks_that_are_still_used_is_returned_to_the_syst
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    return_freed_memory(1)  # which notes what the process holds
     blocks = [bytearray(b"x" * 50_000) for _ in range(4_000)]
     kept = blocks[::100]
     del blocks
     before = psutil.Process().memory_info().rss
-    return_freed_memory()
+    return_freed_memory(kept_bytes=1 << 40)
+    assert psutil.Process().memory_info().rss > before - 10_000_000
+    return_freed_memory(kept_bytes=10_000_000)
     assert psutil.Process().memory_info().rss < before - 100_000_000
     assert all(block == b"x" * 50_000 for block in kept)

@@ -6,7 +6,6 @@ import pytest
 
 from longmlm.model.cost import Cost, Work
 from longmlm.planning.estimate import (
-    KEPT_BYTES,
     LIBRARY_BYTES,
     Machine,
     evaluations_as_steps,
@@ -14,6 +13,7 @@ from longmlm.planning.estimate import (
     training_plan,
 )
 from longmlm.planning.size import RowsSize
+from longmlm.runtime.memory import KEPT_BYTES
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 

@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from longmlm.errors import CheckpointError, FolderError, TrainingError
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.processes import exclusive_lock
 from longmlm.reports.model_card import training_of
+from longmlm.runtime.memory import KEPT_BYTES
 from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import Start
 from longmlm.training import loop
@@ -92,7 +93,7 @@ def test_the_bar_moves_with_every_step_however_seldom_a_line_is_logged(settings,
     assert sorted({*shown}) == [*range(1, 13)]
 
 
-def test_freed_memory_is_returned_with_every_line_and_evaluation(settings, train, monkeypatch):
+def test_freed_memory_is_returned_with_every_step_and_evaluation(settings, train, monkeypatch):
     """Or the process would hold more and more, and plan would not say how much."""
     returned, measured = Mock(), []
 
@@ -103,11 +104,10 @@ def test_freed_memory_is_returned_with_every_line_and_evaluation(settings, train
     evaluate = RunEvaluation.measure
     monkeypatch.setattr(RunEvaluation, "measure", measure)
     monkeypatch.setattr(loop, "return_freed_memory", returned)
-    run = train(with_runtime(settings, log_every_steps=3))
-    num_lines = len(training_lines(run))
-    assert (num_lines, len(measured)) == (6, 4)  # saved at 4 and 8 too
-    assert measured == [0, 2, 5, 8]
-    assert returned.call_count == num_lines + len(measured)
+    train(with_runtime(settings, log_every_steps=3))
+    assert measured == [0, 5, 10, 15]
+    assert returned.call_args_list[:6] == [call(), *[call(KEPT_BYTES)] * 4, call()]
+    assert returned.call_count == 12 + len(measured)
 
 
 def test_a_resume_needs_neither_the_start_nor_the_same_runtime(uninterrupted, half_trained, train):

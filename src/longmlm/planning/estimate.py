@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from longmlm.batches.sampling import largest_share, mixture_of, rows_per_step
 from longmlm.model.cost import Cost, Work, micro_batch_rows
 from longmlm.planning.size import RowsSize
+from longmlm.runtime.memory import KEPT_BYTES
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 
 LIBRARY_BYTES = 575_000_000  # Python with all libraries of a run, its open files and its page, without the model
-KEPT_BYTES = 250_000_000  # at most: freed blocks of earlier micro-batches that glibc keeps, until they are returned
 
 
 @dataclass(frozen=True, slots=True)

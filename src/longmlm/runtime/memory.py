@@ -6,12 +6,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+import psutil
 import torch
 
 from longmlm.errors import TrainingError, counted
 from longmlm.progress import dated_line
 
 MESSAGES = ("DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")  # of RuntimeErrors
+KEPT_BYTES = 250_000_000  # of freed blocks that glibc may keep from step to step
+
+_held_bytes = [0]  # by the process after freed memory was returned
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -21,14 +26,17 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(message in str(error) for message in MESSAGES)
 
 
-def return_freed_memory() -> None:
+def return_freed_memory(kept_bytes: int = 0) -> None:
     """Returns freed memory of the CPU to the system: after batches of many lengths, glibc keeps more and more of it.
 
-    Each process of a demo on a CPU came to hold twice what it used. Where a GPU computes, nothing is done.
+    Since that costs time, nothing is done while the process holds at most `kept_bytes` more than after the last return;
+    nor where a GPU computes.
     """
-    if not torch.cuda.is_available():
-        with suppress(AttributeError):  # another C library
-            ctypes.CDLL(None).malloc_trim(0)
+    if torch.cuda.is_available() or (process := psutil.Process()).memory_info().rss < _held_bytes[0] + kept_bytes:
+        return
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+    _held_bytes[0] = process.memory_info().rss if kept_bytes else 0
 
 
 @dataclass(slots=True)

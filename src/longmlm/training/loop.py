@@ -32,7 +32,7 @@ from longmlm.processes import ignore_stop_signals
 from longmlm.progress import Progress, dated_line
 from longmlm.runtime.collectives import any_rank, each_on_any_rank
 from longmlm.runtime.launch import generator_states, peak_memory_bytes
-from longmlm.runtime.memory import return_freed_memory
+from longmlm.runtime.memory import KEPT_BYTES, return_freed_memory
 from longmlm.runtime.signals import Stop
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.training.checkpoint import Saver, notes_on_threads, restore, resumable_state, saving
@@ -119,6 +119,7 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         while (batches := next(loader, None)) is not None:
             stop.answer = f"finishing step {state.step + 1}, then saving"
             fitting, update = fitting_update(task, run, batches, state)
+            return_freed_memory(KEPT_BYTES)
             seconds = time.monotonic() - started
             window.append((update, seconds))
             state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds, update.is_skipped)
@@ -230,7 +231,6 @@ def _loader(task: Task, run: Run, state: TrainState) -> Iterator[tuple[MlmBatch,
 
 def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], progress: Progress) -> None:
     """Shows the means over the steps of the window whose loss is finite, and appends them to the metrics."""
-    return_freed_memory()
     updates = [update for update, _ in window if math.isfinite(update.loss)]
     if not updates:
         progress.report(state.step, f"no finite loss, {state.skipped_steps} skipped")
