@@ -147,10 +147,10 @@ def demo() -> list[str]:
 
 
 ARMS = ("fitted", "hierarchical")
-VIEWS = ("base_cut", "base_windows", "long_before", "long_after", "long_after_cut")
+VIEWS = ("base_cut", "base_chunks", "long_before", "long_after", "long_after_cut")
 READ = {
     "base_cut": ("the base model on the first 512 tokens of each row", "原模型，只读每行的前 512 个 token"),
-    "base_windows": ("the base model on whole rows, in chunks of 512", "原模型，按 512 一段读整行"),
+    "base_chunks": ("the base model on whole rows, in chunks of 512", "原模型，按 512 一段读整行"),
     "long_before": ("the long model on whole rows, before training", "长模型读整行，训练之前"),
     "long_after": ("the long model on whole rows, after training", "长模型读整行，训练之后"),
     "long_after_cut": (
@@ -188,7 +188,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
 def _of_minilm() -> list[str]:
     """Returns MiniLM's figures in README: recovery, gain over chunks and over the control."""
     evaluation = data("summary")[MINILM]["evaluation"]
-    gain, copied = evaluation["long_after"] - evaluation["base_windows"], data("recorded")["where_longer_context_helps"]
+    gain, copied = evaluation["long_after"] - evaluation["base_chunks"], data("recorded")["where_longer_context_helps"]
     over_control = copied[-1]["models"]["fitted, full attention"]["whole_minus_control"]
     fitted, hierarchical = (_run(MINILM, arm) for arm in ARMS)
     return [
@@ -231,9 +231,9 @@ def _of_lengths() -> list[str]:
     minilm = data("summary")[MINILM]["evaluation"]
     return [
         f"{minilm['base_cut']:.2f}",
-        f"{at_4096['fitted']['accuracy']:.1f} of {at_4096['base_windows']['accuracy']:.1f} %",
-        f"{_signed(minilm['long_after'] - minilm['base_windows'])} points",
-        f"{_points(_gain('long_after', 'base_windows'))} points",
+        f"{at_4096['fitted']['accuracy']:.1f} of {at_4096['base_chunks']['accuracy']:.1f} %",
+        f"{_signed(minilm['long_after'] - minilm['base_chunks'])} points",
+        f"{_points(_gain('long_after', 'base_chunks'))} points",
         *{f"both have {_run(key, 'hierarchical')['long_before']} is chance" for key in (MINILM, CHINESE)},
     ]
 

@@ -30,7 +30,7 @@ RECORDED = ROOT / "docs" / "experiments" / "data" / "recorded.json"
 MODEL = ROOT / "src" / "longmlm" / "bundled" / "roberta-mini"
 NUM_POSITIONS, ALPHA = 384, 0.4
 VIEWS: dict[str, tuple[str, Colour]] = {
-    "base_windows": ("base, in chunks", "amber"),
+    "base_chunks": ("base, in chunks", "amber"),
     "long_before": ("long, untrained", "pale"),
     "long_after": ("long, trained", "blue"),
 }

@@ -167,7 +167,7 @@ def test_accuracies_are_those_of_the_evaluate_stage(
     long = longmlm.extend(base, LONG_POSITIONS, initialisation="hierarchical")
     for name, measured in {
         "base_cut": longmlm.evaluate(base, rows, tokenizer, view="cut"),
-        "base_windows": longmlm.evaluate(base, rows, tokenizer, view="windows"),
+        "base_chunks": longmlm.evaluate(base, rows, tokenizer, view="chunks"),
         "long_before": longmlm.evaluate(long, iter(rows), tokenizer),
         "long_after": longmlm.evaluate(trained, rows, tokenizer),
         "long_after_cut": longmlm.evaluate(trained, rows, tokenizer, view="cut"),

@@ -197,7 +197,7 @@ def test_a_control_arm_gives_a_second_recovery(comparison: Comparison) -> None:
 
 def test_context_is_compared_by_row(comparison: Comparison) -> None:
     assert context_table(comparison).lines == []
-    views = {"base_cut": 6, "base_windows": 6, "long_after": 7, "long_after_cut": 6}
+    views = {"base_cut": 6, "base_chunks": 6, "long_after": 7, "long_after_cut": 6}
     evaluated = trial("better", 1, 5, 8, 8, **{name: measured(count) for name, count in views.items()})
     [line] = context_table(Comparison(model="m", row_length=64, baseline="better", trials=(evaluated,))).lines
     assert line == ["better", "30.00", "30.00", "34.00", "30.00", "+4.00 ± 0.00"]

@@ -53,7 +53,7 @@ def test_two_arms_are_trained_and_compared(folder: Path) -> None:
             assert replace(whole, loss=measured.whole.loss) == measured.whole
             assert whole.loss == pytest.approx(measured.whole.loss)
         assert trial.rows_sha256 == read_rows_manifest(folder / "out" / "rows").sha256
-        assert trial.measured["base_windows"].selected == trial.measured["long_after"].selected
+        assert trial.measured["base_chunks"].selected == trial.measured["long_after"].selected
     before = [trial.before.whole.loss for trial in comparison.trials]
     assert before[0] != before[1]
     assert {path.name for path in (folder / "out").iterdir()} == {"rows", "compare"}

@@ -1,4 +1,4 @@
-"""Views of a row: its start, windows of it, or the whole row."""
+"""Views of a row: its start, chunks of it, or the whole row."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.row import Row, SpecialTokens
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.evaluation.frozen import FrozenRows, cut, whole, windows
+from longmlm.evaluation.frozen import FrozenRows, cut, whole, chunks
 from longmlm.settings.masking import HeldOut
 
 SPECIAL = SpecialTokens(cls=0, sep=2, mask=4, pad=1, unk=3, all=(0, 1, 2, 3, 4))
@@ -59,7 +59,7 @@ def test_windows_show_every_token_and_every_selected_position_once_with_its_labe
     num_tokens: int, share: float, num_positions: int, seed: int
 ) -> None:
     row = masked_row(num_tokens, share, seed)
-    views = windows(row, num_positions, SPECIAL)
+    views = chunks(row, num_positions, SPECIAL)
     shown = [view.masked.row.input_ids for view in views]
     assert all(len(tokens) == num_positions for tokens in shown[:-1]) and len(shown[-1]) <= num_positions
     assert all(tokens[0] == SPECIAL.cls and tokens[-1] == SPECIAL.sep for tokens in shown)
@@ -73,8 +73,8 @@ def test_windows_show_every_token_and_every_selected_position_once_with_its_labe
 
 def test_documents_follow_a_window() -> None:
     row = Row(np.arange(20), np.array([1, 8, 14]), np.array([4, 5, 6]))
-    windows = {(1, 19): ([1, 8, 14], [4, 5, 6]), (3, 9): ([1, 6], [4, 5]), (8, 14): ([1], [5]), (9, 12): ([1], [5])}
-    for (begin, end), (starts, sources) in windows.items():
+    chunks = {(1, 19): ([1, 8, 14], [4, 5, 6]), (3, 9): ([1, 6], [4, 5]), (8, 14): ([1], [5]), (9, 12): ([1], [5])}
+    for (begin, end), (starts, sources) in chunks.items():
         window = row.window(begin, end, SPECIAL)
         assert window.input_ids.tolist() == [SPECIAL.cls, *range(begin, end), SPECIAL.sep]
         assert (window.document_starts.tolist(), window.document_sources.tolist()) == (starts, sources)

@@ -27,10 +27,10 @@ def test_offsets_count_from_the_start_of_the_document_in_the_row() -> None:
 def test_gains_by_offset_are_those_of_the_tokens_there(
     frozen: FrozenRows, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In whole rows, tokens at least 8 into their document are predicted correctly; in windows, every fourth one."""
+    """In whole rows, tokens at least 8 into their document are predicted correctly; in chunks, every fourth one."""
     objective, half = MlmObjective(tiny_model("roberta", 1)), NUM_POSITIONS // 2
     found, hits_of = {}, {}
-    for name in ("whole", "windows"):
+    for name in ("whole", "chunks"):
         view = viewer_of(name, NUM_POSITIONS, frozen.special)
         rows = [(frozen.masked(row_id), number) for number, row_id in enumerate(frozen.row_ids)]
         shown = [(masked, number, one) for masked, number in rows for one in view(masked)]
@@ -46,7 +46,7 @@ def test_gains_by_offset_are_those_of_the_tokens_there(
 
         monkeypatch.setattr(objective, "predict", predict)
         found |= tallies({name: Subject(objective, view)}, frozen, NUM_POSITIONS, accelerator)
-    gains = gains_by_offset({"long_after": found["whole"], "base_windows": found["windows"]})
+    gains = gains_by_offset({"long_after": found["whole"], "base_chunks": found["chunks"]})
     assert [gain.first for gain in gains] == [half * number for number in range(len(gains))]
     assert len(gains) > 2
     for gain in gains:
@@ -55,14 +55,14 @@ def test_gains_by_offset_are_those_of_the_tokens_there(
             inside = (gain.first <= offsets) & (offsets <= gain.last)
             np.add.at(per_row[index], numbers[inside], hits[inside])
             np.add.at(per_row[2], numbers[inside], 0.5)
-        after, windows, selected = per_row
-        share = (after - windows).sum() / selected.sum()
-        squares = ((after - windows - share * selected) ** 2).sum()
+        after, chunks, selected = per_row
+        share = (after - chunks).sum() / selected.sum()
+        squares = ((after - chunks - share * selected) ** 2).sum()
         num_rows = (selected > 0).sum()
         error = math.sqrt(squares * num_rows / (num_rows - 1)) / selected.sum()
-        assert gain.long_after.num_selected == gain.base_windows.num_selected == selected.sum()
+        assert gain.long_after.num_selected == gain.base_chunks.num_selected == selected.sum()
         assert gain.long_after.accuracy == pytest.approx(100 * after.sum() / selected.sum())
         assert astuple(gain.gain) == pytest.approx((100 * share, 100 * error))
-    assert gains_by_offset({"base_windows": found["windows"]}) == ()
+    assert gains_by_offset({"base_chunks": found["chunks"]}) == ()
     totals = [sum(one.measured.correct) for one in found.values()]
     assert totals == [hits.sum() for _, _, hits in hits_of.values()]

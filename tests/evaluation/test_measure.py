@@ -18,7 +18,7 @@ from longmlm.artifacts.accuracy import Accuracy, bin_starts
 from longmlm.batches.collate import MlmBatch
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.row import Row
-from longmlm.evaluation.frozen import FrozenRows, View, cut, whole, windows
+from longmlm.evaluation.frozen import FrozenRows, View, cut, whole, chunks
 from longmlm.evaluation.measure import measure
 from longmlm.model.mlm import MlmObjective, MlmOutput
 from longmlm.settings.masking import HeldOut
@@ -52,7 +52,7 @@ class OneOfTwo(Accelerator):
 
 def view_of(name: str, frozen: FrozenRows) -> Callable[[MaskedRow], list[View]]:
     shorter = {"base_positions": NUM_POSITIONS, "special": frozen.special}
-    return {"whole": whole, "cut": partial(cut, **shorter), "windows": partial(windows, **shorter)}[name]
+    return {"whole": whole, "cut": partial(cut, **shorter), "chunks": partial(chunks, **shorter)}[name]
 
 
 @torch.no_grad()
@@ -78,7 +78,7 @@ def same(one: Accuracy, other: Accuracy) -> bool:
 
 
 @pytest.mark.parametrize("world", [("roberta", 1), ("bert", 0)], indirect=True, ids=["roberta", "bert"])
-@pytest.mark.parametrize(("model", "name"), [("trained", "whole"), ("trained", "cut"), ("base", "windows")])
+@pytest.mark.parametrize(("model", "name"), [("trained", "whole"), ("trained", "cut"), ("base", "chunks")])
 def test_measures_are_those_of_a_loop_over_rows_with_the_full_model(
     world: World, frozen: FrozenRows, accelerator: Accelerator, model: str, name: str
 ) -> None:
@@ -100,7 +100,7 @@ def test_measures_are_those_of_a_loop_over_rows_with_the_full_model(
     assert model == "base" or 2 < measured.whole.accuracy < 50
 
 
-@pytest.mark.parametrize("name", ["whole", "windows"])
+@pytest.mark.parametrize("name", ["whole", "chunks"])
 def test_accuracy_per_bin_is_that_of_the_tokens_in_it(
     world: World, frozen: FrozenRows, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -149,7 +149,7 @@ def test_measures_do_not_depend_on_the_batch(
     world: World, frozen: FrozenRows, accelerator: Accelerator, rows_per_batch: int
 ) -> None:
     objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained))
-    view = view_of("windows", frozen)
+    view = view_of("chunks", frozen)
     expected = measure(objective, frozen, view, NUM_POSITIONS, accelerator)
     batched = replace(frozen, rows_per_batch=rows_per_batch)
     measured = measure(objective, batched, view, NUM_POSITIONS, accelerator)
@@ -209,7 +209,7 @@ def test_error_of_a_single_row_is_not_zero_and_rows_that_agree_among_themselves_
 
 
 @pytest.mark.parametrize(
-    ("name", "is_right", "percent"), [("whole", True, 100.0), ("cut", False, 0.0), ("windows", True, 100.0)]
+    ("name", "is_right", "percent"), [("whole", True, 100.0), ("cut", False, 0.0), ("chunks", True, 100.0)]
 )
 def test_oracle_is_always_right(
     frozen: FrozenRows,

@@ -45,9 +45,9 @@ def model_of(world: World, precision: str = "no") -> MlmObjective:
 
 def subjects_of(world: World, frozen: FrozenRows, objective: MlmObjective) -> Mapping[str, Subject]:
     base = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.base), objective.precision)
-    views = {name: viewer_of(name, NUM_POSITIONS, frozen.special) for name in ("whole", "cut", "windows")}
+    views = {name: viewer_of(name, NUM_POSITIONS, frozen.special) for name in ("whole", "cut", "chunks")}
     return {
-        **{f"base_{name}": Subject(base, views[name]) for name in ("cut", "windows")},
+        **{f"base_{name}": Subject(base, views[name]) for name in ("cut", "chunks")},
         **{f"long_{name}": Subject(objective, views[name]) for name in ("whole", "cut")},
     }
 

@@ -94,13 +94,13 @@ def test_held_out_rows_have_the_frozen_masks(world: World, rows: Rows, inspected
 
 
 def test_views_are_those_of_the_evaluation(world: World, inspected) -> None:
-    views = ("--views", "whole", "cut", "windows", "--base", world.base)
+    views = ("--views", "whole", "cut", "chunks", "--base", world.base)
     text = inspected(world.rows, "--split", "held_out", "--row", 5, *views)
     lengths = [int(number) for number in re.findall(r"^row 5: (\d+) tokens", text, re.MULTILINE)]
-    num_windows = -(-(lengths[0] - 2) // (NUM_POSITIONS - 2))
-    assert len(re.findall("^(whole row|cut to 16 tokens|window \\d of \\d):", text, re.MULTILINE)) == 2 + num_windows
-    whole, cut, *windows = re.findall(r"(\d+) tokens? selected", text)
-    assert sum(map(int, windows)) == int(whole) >= int(cut) > 0
+    num_chunks = -(-(lengths[0] - 2) // (NUM_POSITIONS - 2))
+    assert len(re.findall("^(whole row|cut to 16 tokens|chunk \\d of \\d):", text, re.MULTILINE)) == 2 + num_chunks
+    whole, cut, *chunks = re.findall(r"(\d+) tokens? selected", text)
+    assert sum(map(int, chunks)) == int(whole) >= int(cut) > 0
 
 
 def test_a_pipeline_file_gives_rows_and_masks(

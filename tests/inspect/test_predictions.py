@@ -44,7 +44,7 @@ def test_predictions_are_those_of_filled_masks(world: World, rows: Rows, frozen:
         assert [guess.probability for guess in guesses] == pytest.approx([value for _, value in one.guesses], abs=1e-5)
 
 
-@pytest.mark.parametrize(("view", "model"), [("whole", "trained"), ("cut", "base"), ("windows", "base")])
+@pytest.mark.parametrize(("view", "model"), [("whole", "trained"), ("cut", "base"), ("chunks", "base")])
 def test_as_many_are_right_as_evaluation_counts(
     world: World, rows: Rows, frozen: FrozenRows, reader: Reader, view: str, model: str
 ) -> None:

@@ -19,9 +19,9 @@ print(*sys.modules, file=sys.stderr)
 def test_rows_are_shown_without_torch_and_without_colours_off_a_terminal(world: World, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, "inspect", str(world.rows), "--split", "held_out", "--find", "the"]
     environment = {**os.environ, "PYTHONPATH": SOURCES}
-    views = ["--views", "whole", "windows", "--base", str(world.base)]
+    views = ["--views", "whole", "chunks", "--base", str(world.base)]
     done = subprocess.run([*command, *views], env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert "window 2 of " in done.stdout and "\x1b" not in done.stdout
+    assert "chunk 2 of " in done.stdout and "\x1b" not in done.stdout
     imported = set(done.stderr.split())
     assert {"longmlm.inspect.command", "datasets"} <= imported
     assert not {"torch", "transformers", "accelerate", "matplotlib"} & imported

@@ -118,7 +118,7 @@ def test_sentences_and_words_are_marked_where_the_row_knows_them(row, reader: Re
     assert {piece.opens for part in reader.read("", unmasked(plain)).parts for piece in part.pieces} == {""}
 
 
-@pytest.mark.parametrize("view", ["cut", "windows"])
+@pytest.mark.parametrize("view", ["cut", "chunks"])
 def test_views_have_the_positions_and_the_text_of_the_row(row, reader: Reader, vocabulary, view: str) -> None:
     packed, base_positions = row("One two three", "four, five and six", "x", "seven eight nine, ten"), 9
     masked = mask_row(packed, vocabulary.maskable, Masking(selected_fraction=0.5), 7, 0, 0)
@@ -130,6 +130,6 @@ def test_views_have_the_positions_and_the_text_of_the_row(row, reader: Reader, v
         seen |= {token.position: token for token in reading.selected}
         texts = [text_of(part) for part in reading.parts]
         assert all(texts) and not any("</s>" in text for text in texts)
-    expected = whole if view == "windows" else {key: one for key, one in whole.items() if key < base_positions - 1}
+    expected = whole if view == "chunks" else {key: one for key, one in whole.items() if key < base_positions - 1}
     assert seen.keys() == expected.keys()
     assert [one.outcome for one in seen.values()] == [one.outcome for one in expected.values()]

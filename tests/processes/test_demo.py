@@ -36,7 +36,7 @@ def test_the_demo_recovers_and_releases_a_model_that_reads_three_times_as_much(t
     assert found.startswith(("Recovered", "Not recovered")) and step.startswith("next: ")
     assert done.stdout.count("whole row ") == 1
     assert (page, released) == (f"page: {OUTPUT}/evaluation/index.html", f"released: {OUTPUT}/release")
-    assert all(name in done.stdout for name in ("base_cut", "base_windows", "long_before", "long_after"))
+    assert all(name in done.stdout for name in ("base_cut", "base_chunks", "long_before", "long_after"))
     tokenizer = json.loads((tmp_path / OUTPUT / "release" / "tokenizer_config.json").read_text())
     assert tokenizer["model_max_length"] == 384
     shutil.rmtree(tmp_path / OUTPUT)

@@ -68,7 +68,7 @@ def test_sources_are_listed_with_their_accuracies_loss_and_recovery(tmp_path: Pa
 
 
 def test_gains_are_listed_by_offset() -> None:
-    sides = {"base_windows": Accuracy(29.0, 0.5, 3.0, 100), "long_after": Accuracy(31.5, 0.5, 3.0, 100)}
+    sides = {"base_chunks": Accuracy(29.0, 0.5, 3.0, 100), "long_after": Accuracy(31.5, 0.5, 3.0, 100)}
     first = OffsetGain(first=0, last=7, gain=Difference(-0.25, 0.125), **sides)
     second = OffsetGain(first=1008, last=1015, gain=None, **sides)
     assert gains_table(replace(FULL, gains=(first, second))).lines == [
@@ -105,13 +105,13 @@ def test_the_finding_states_the_difference_with_its_error(after, error, verdict,
 
 
 def test_a_clear_loss_against_chunks_is_in_the_verdict_and_has_no_green_mark(tmp_path: Path) -> None:
-    lost = replace(FULL, measured=FULL.measured | {"base_windows": measured(33.0)})
+    lost = replace(FULL, measured=FULL.measured | {"base_chunks": measured(33.0)})
     assert lost.is_recovered and is_good(FULL) and is_good(lost) is False
     assert finding(lost).startswith("Recovered, but worse than the base model in chunks: ")
     assert "Worse than the base model in chunks: with whole rows as context, 1.50 ± 0.71 points below" in finding(lost)
     write(lost, tmp_path / "lost")
     assert "✗ Recovered, but worse than" in words(tmp_path / "lost") and "✓ Recovered" not in words(tmp_path / "lost")
-    unclear = replace(FULL, measured=FULL.measured | {"base_windows": measured(32.0)})
+    unclear = replace(FULL, measured=FULL.measured | {"base_chunks": measured(32.0)})
     assert is_good(unclear) and "0.50 ± 0.71 points below its accuracy" in finding(unclear)
 
 

@@ -53,7 +53,7 @@ FULL = Evaluation(
     sources=SOURCES,
     measured={
         "base_cut": measured(30.0, 1),
-        "base_windows": measured(29.0),
+        "base_chunks": measured(29.0),
         "long_before": measured(12.0),
         "long_after": measured(31.5),
         "long_after_cut": measured(32.0, 1),

@@ -60,7 +60,7 @@ def test_new_tokens_are_packed_trained_and_evaluated(settings, folders, train, t
     measured = read_evaluation(tmp_path / "evaluation" / "evaluation.json")
     accuracy = {view: measured.accuracy(view) for view in measured.measured}
     is_longer = num_positions > NUM_POSITIONS
-    assert ("base_windows" in accuracy) == is_longer
+    assert ("base_chunks" in accuracy) == is_longer
     if is_longer:  # the run measures base_cut by itself, with the same tokens
         base_cut = {line.base_cut for line in evaluation_lines(run)}
         assert len(base_cut) == 1 and base_cut.pop() is not None

@@ -127,7 +127,7 @@ def report(options: argparse.Namespace) -> None:
     model, n = base.loaded.model, base.num_positions
     trained, attention = position_table_of(model).usable_rows, PositionAttention.of(model, NUM_LAYERS)
     lines, curves, results = [], {}, {}
-    for name in ("cut", "windows"):
+    for name in ("cut", "chunks"):
         measured = base.measure(MlmObjective(model, "bf16"), name)
         results[f"base_{name}"] = {"accuracy": measured.whole.accuracy, "error": measured.whole.standard_error}
         lines.append([f"base_{name}", _percent(measured), "", "", "", ""])

@@ -86,10 +86,10 @@ def predictions(base: BaseModel, models: Mapping[str, str]) -> Predictions:
     rows = [base.frozen.masked(row_id) for row_id in base.frozen.row_ids]
     groups = [groups_of(row, base.num_positions - 2) for row in rows]
     precision = resolved_precision("auto")
-    found = {BASE: correct_predictions(MlmObjective(base.loaded.model, precision), base, rows, "windows")}
+    found = {BASE: correct_predictions(MlmObjective(base.loaded.model, precision), base, rows, "chunks")}
     for name, folder in models.items():
         objective = MlmObjective(load_model(model_or_best_checkpoint(folder)).model, precision)
-        found[f"{name}, chunks"] = correct_predictions(objective, base, rows, "windows")
+        found[f"{name}, chunks"] = correct_predictions(objective, base, rows, "chunks")
         found[f"{name}, whole"] = correct_predictions(objective, base, rows, "whole")
     return Predictions(groups, found)
 

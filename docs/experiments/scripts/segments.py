@@ -4,7 +4,7 @@
     python docs/experiments/scripts/segments.py transformer-xl FOLDER --seed 42 --learning-rate 6e-4
 
 Each row is read in windows of the base model's n positions: n - 2 tokens between both special tokens, as in
-base_windows.
+base_chunks.
 
 - `chunks`: windows do not see each other.
 - `cached`: tokens also attend to those of the previous window; positions are the base model's, the same in each window.

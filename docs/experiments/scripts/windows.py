@@ -76,7 +76,7 @@ def shown(name: str, measured: Measured) -> str:
 def report(options: argparse.Namespace) -> None:
     """Measures all and prints a line for each."""
     base = BaseModel.of(options)
-    for name in ("cut", "windows"):
+    for name in ("cut", "chunks"):
         print(shown(f"base_{name}", base.measure(MlmObjective(base.loaded.model, "bf16"), name)), flush=True)
     for initialisation in options.initialisations:
         recipe = ExtendRecipe(num_positions=options.num_positions, initialisation=initialisation)

@@ -122,7 +122,7 @@ def evaluate(
     `whole` is over all selected tokens; `blocks` are over consecutive blocks of `base_positions` positions, by default
     as many as the model had before it was extended. Each has `accuracy` and `standard_error` in percent, `loss` in nats
     and `num_selected`. A row has the same mask in every evaluation, so models can be compared. A model that reads less
-    than a row needs a view: "cut" shows it the first `base_positions` tokens, "windows" all of them, piece by piece.
+    than a row needs a view: "cut" shows it the first `base_positions` tokens, "chunks" all of them, piece by piece.
     What the base model reaches with "cut" is the accuracy to recover. A model whose longmlm.json records a window
     attends within it, and one that was trained with isolate_documents reads each document of a row by itself. `recipe`,
     a longmlm.settings.evaluate.EvaluateRecipe, sets number of rows, masks and precision.
@@ -153,7 +153,7 @@ def evaluate(
     if shown > num_positions:
         raise DataError(
             f"the model reads {num_positions} tokens, and the rows show it up to {shown}: extend it, or pass "
-            f"view='cut' or 'windows' and at most {num_positions} base_positions"
+            f"view='cut' or 'chunks' and at most {num_positions} base_positions"
         )
     frozen = FrozenRows(held_out, settings.held_out, maskable, vocabulary.special)
     objective = MlmObjective(model, resolved_precision(settings.precision), provenance.isolates_documents)

@@ -22,7 +22,7 @@ from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 
-ViewName = Literal["base_cut", "base_windows", "long_before", "long_after", "long_after_cut"]
+ViewName = Literal["base_cut", "base_chunks", "long_before", "long_after", "long_after_cut"]
 VIEW_NAMES: tuple[ViewName, ...] = get_args(ViewName)
 TO_RECOVER: ViewName = "base_cut"  # what long_after is compared with to tell whether the accuracy has been recovered
 BLOCKS_PICTURE, RECOVERY_PICTURE = PICTURES = ("blocks.png", "recovery.png")
@@ -51,12 +51,12 @@ class EvaluationSources:
 class OffsetGain:
     """Both accuracies on the tokens at offsets `first` to `last`, counted from the start of their document in the row.
 
-    `gain` is long_after - base_windows, paired by row; None if no token was selected.
+    `gain` is long_after - base_chunks, paired by row; None if no token was selected.
     """
 
     first: int
     last: int
-    base_windows: Accuracy
+    base_chunks: Accuracy
     long_after: Accuracy
     gain: Difference | None
 
@@ -135,8 +135,8 @@ class Evaluation(Artifact):
 
     @property
     def context_gain(self) -> Difference | None:
-        """What context beyond base_positions gains: long_after - base_windows."""
-        return self.difference("long_after", "base_windows")
+        """What context beyond base_positions gains: long_after - base_chunks."""
+        return self.difference("long_after", "base_chunks")
 
     @property
     def is_worse_than_chunks(self) -> bool:

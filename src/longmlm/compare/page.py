@@ -21,7 +21,7 @@ from longmlm.runtime.trials import values_in_words
 MAX_PROBABILITY = 0.99  # that a few seeds can show
 MIN_TOKENS = 1e5  # that are shown with two decimals of a million
 SAME_TOKENS = 0.02  # arms whose numbers of tokens differ by less are trained on as many
-CONTEXT_VIEWS: tuple[ViewName, ...] = ("base_cut", "base_windows", "long_after", "long_after_cut")
+CONTEXT_VIEWS: tuple[ViewName, ...] = ("base_cut", "base_chunks", "long_after", "long_after_cut")
 
 
 def write_comparison(comparison: Comparison, folder: Path, made_by: str) -> None:
@@ -48,7 +48,7 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
         ),
     ]
     if any(trial.measured for trial in trials):
-        text = "base_windows: the base model on the same tokens, in chunks of its length. "
+        text = "base_chunks: the base model on the same tokens, in chunks of its length. "
         text += "Part of the difference may be adaptation to the corpus."
         sections.append(Section("What the longer context is worth", text, context_table(comparison)))
     sections.append(Section("All trials", "Accuracy in percent.", trials_table(comparison)))
@@ -147,12 +147,12 @@ def blocks_table(comparison: Comparison) -> Table:
 def context_table(comparison: Comparison) -> Table:
     """Returns, per arm, the accuracies that the evaluate stage measured and the gain from context, paired by row."""
     lines = []
-    for arm in (arm for arm in comparison.arms() if all("base_windows" in trial.measured for trial in arm.trials)):
+    for arm in (arm for arm in comparison.arms() if all("base_chunks" in trial.measured for trial in arm.trials)):
         measured = {name: [trial.measured[name] for trial in arm.trials] for name in CONTEXT_VIEWS}
         means = [f"{_mean([*map(accuracy_of, values)]):.2f}" for values in measured.values()]
-        gain = paired_difference(measured["long_after"], measured["base_windows"])
+        gain = paired_difference(measured["long_after"], measured["base_chunks"])
         lines.append([arm.name, *means, difference_text(gain)])
-    return Table(["arm", *CONTEXT_VIEWS, "long_after − base_windows"], lines)
+    return Table(["arm", *CONTEXT_VIEWS, "long_after − base_chunks"], lines)
 
 
 def trials_table(comparison: Comparison) -> Table:

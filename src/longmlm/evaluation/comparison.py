@@ -66,18 +66,18 @@ def compare(
     """
     row_length, precision = frozen.rows.row_length, resolved_precision(recipe.precision)
     base_positions = min(architecture_of(models[0].model).num_positions, row_length)
-    cut_row, row_windows = (viewer_of(view, base_positions, frozen.special) for view in ("cut", "windows"))
+    cut_row, row_chunks = (viewer_of(view, base_positions, frozen.special) for view in ("cut", "chunks"))
     base, *long = [
         MlmObjective(loaded.model.to(accelerator.device), precision, loaded.provenance.isolates_documents)
         for loaded in models
     ]
-    subjects: dict[ViewName, Subject] = {"base_cut": Subject(base, cut_row), "base_windows": Subject(base, row_windows)}
+    subjects: dict[ViewName, Subject] = {"base_cut": Subject(base, cut_row), "base_chunks": Subject(base, row_chunks)}
     if sources.before:
         subjects["long_before"] = Subject(long[0], whole)
     if sources.after:
         subjects |= {"long_after": Subject(long[-1], whole), "long_after_cut": Subject(long[-1], cut_row)}
     if base_positions == row_length:
-        subjects = {name: one for name, one in subjects.items() if name not in ("base_windows", "long_after_cut")}
+        subjects = {name: one for name, one in subjects.items() if name not in ("base_chunks", "long_after_cut")}
     found = tallies(subjects, frozen, base_positions, accelerator, "evaluate")
     if base_positions < row_length:  # else it may be a model whose new head was trained
         check_predicts(found["base_cut"].measured.whole, frozen, cut_row, sources.base)
@@ -102,15 +102,15 @@ def compare(
 
 def gains_by_offset(found: Mapping[ViewName, Tally]) -> tuple[OffsetGain, ...]:
     """Returns what the longer context gains by the offset of a token from the start of its document in the row."""
-    after, windows = found.get("long_after"), found.get("base_windows")
-    if after is None or windows is None:
+    after, chunks = found.get("long_after"), found.get("base_chunks")
+    if after is None or chunks is None:
         return ()
-    gains = after.gains_over(windows)
+    gains = after.gains_over(chunks)
     edges = [-(-number * after.base_positions // 2) for number in range(len(gains) + 1)]
     return tuple(
-        OffsetGain(first=first, last=end - 1, base_windows=base, long_after=long, gain=gain)
+        OffsetGain(first=first, last=end - 1, base_chunks=base, long_after=long, gain=gain)
         for (first, end), base, long, gain in zip(
-            pairwise(edges), windows.measured_by_offset, after.measured_by_offset, gains, strict=True
+            pairwise(edges), chunks.measured_by_offset, after.measured_by_offset, gains, strict=True
         )
         if long.num_selected
     )

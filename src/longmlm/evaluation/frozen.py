@@ -1,7 +1,7 @@
 """Held-out rows under frozen masks, and the views of a row that models of different lengths are given.
 
-A view is the whole row, its start cut to the base model's length, or all of it in windows of that length. For a row of
-10 tokens and a base model of 5 positions: the cut has tokens 0 to 3 and a separator; the windows have the content
+A view is the whole row, its start cut to the base model's length, or all of it in chunks of that length. For a row of
+10 tokens and a base model of 5 positions: the cut has tokens 0 to 3 and a separator; the chunks have the content
 tokens 1 to 3, 4 to 6 and 7 to 8, each between both special tokens.
 """
 
@@ -75,14 +75,14 @@ class View(NamedTuple):
 
 
 Viewer = Callable[[MaskedRow], list[View]]
-RowView = Literal["whole", "cut", "windows"]
+RowView = Literal["whole", "cut", "chunks"]
 
 
 def viewer_of(view: RowView, base_positions: int, special: SpecialTokens) -> Viewer:
     """Returns the function that makes this view of a row for a base model of `base_positions`."""
     if view == "whole":
         return whole
-    return partial({"cut": cut, "windows": windows}[view], base_positions=base_positions, special=special)
+    return partial({"cut": cut, "chunks": chunks}[view], base_positions=base_positions, special=special)
 
 
 def whole(masked: MaskedRow) -> list[View]:
@@ -97,8 +97,8 @@ def cut(masked: MaskedRow, base_positions: int, special: SpecialTokens) -> list[
     return [_window(masked, 1, base_positions - 1, special)]
 
 
-def windows(masked: MaskedRow, base_positions: int, special: SpecialTokens) -> list[View]:
-    """Returns the row's content in windows of `base_positions - 2` tokens, each between both special tokens."""
+def chunks(masked: MaskedRow, base_positions: int, special: SpecialTokens) -> list[View]:
+    """Returns the row's content in chunks of `base_positions - 2` tokens, each between both special tokens."""
     end, length = len(masked.row) - 1, base_positions - 2
     return [_window(masked, begin, min(begin + length, end), special) for begin in range(1, end, length)]
 

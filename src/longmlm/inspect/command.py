@@ -60,7 +60,7 @@ def inspect(config: InspectConfig) -> None:
         raise DataError(f"{config.rows} were prepared without pairs = true, so there are no pairs: remove pairs")
     reader = Reader(vocabulary_of_rows(rows.manifest.plan, config.tokenizer), rows.manifest.plan.sources)
     rows.check_tokens(reader.vocabulary.size, reader.vocabulary.special)
-    base_positions = window_length(config, rows.row_length)
+    base_positions = chunk_length(config, rows.row_length)
     numbers, finding = chosen_rows(config, rows, reader.vocabulary)
     readings = {number: list(readings_of(config, rows, number, reader, base_positions)) for number in numbers}
     if config.model:
@@ -137,8 +137,8 @@ def vocabulary_of_rows(plan: RowsPlan, name: str | None) -> Vocabulary:
     return vocabulary
 
 
-def window_length(config: InspectConfig, row_length: int) -> int:
-    """Returns the length of cut rows and of windows, at most that of the rows.
+def chunk_length(config: InspectConfig, row_length: int) -> int:
+    """Returns the length of cut rows and of chunks, at most that of the rows.
 
     Raises DataError for a model that reads less than it is shown.
     """
@@ -153,7 +153,7 @@ def window_length(config: InspectConfig, row_length: int) -> int:
         if (num_positions := positions(name)) < length:
             raise DataError(
                 f"{bundled_name(name)} reads {num_positions} tokens, and the rows have {length}: extend it first, or "
-                f"show what it reads of held-out rows: --split held_out --views cut windows --base {bundled_name(name)}"
+                f"show what it reads of held-out rows: --split held_out --views cut chunks --base {bundled_name(name)}"
             )
     return base_positions
 
@@ -211,7 +211,7 @@ def readings_of(
         shown = viewer_of(view, base_positions, special)(masked)
         for place, (one, _) in enumerate(shown):
             title = {"whole": "whole row", "cut": f"cut to {base_positions:,} tokens"}.get(view)
-            yield reader.read(title or f"window {place + 1} of {len(shown)}", one, place * (base_positions - 2))
+            yield reader.read(title or f"chunk {place + 1} of {len(shown)}", one, place * (base_positions - 2))
 
 
 def first_epoch_of(config: InspectConfig, rows: Rows, row_id: int) -> int:

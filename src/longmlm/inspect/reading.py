@@ -106,10 +106,10 @@ class Reader:
         followings = [*starts[1:], len(row)]
         for start, following, number in zip(starts, followings, row.document_sources.tolist(), strict=True):
             end = following
-            while end > start and ids[end - 1] == self.vocabulary.special.sep:  # a window adds its own
+            while end > start and ids[end - 1] == self.vocabulary.special.sep:  # a chunk adds its own
                 end -= 1
             source, pieces = self.sources[number], list(self._pieces(masked, ids, range(start, end), offset))
-            if pieces:  # else a window begins with a separator
+            if pieces:  # else a chunk begins with a separator
                 name = source.name or name_of(source)
                 parts.append(DocumentPart(name, source.language, start + offset, end - 1 + offset, pieces))
         selected = [

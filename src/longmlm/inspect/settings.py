@@ -9,7 +9,7 @@ from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.pretrain import PretrainRecipe, Weight
 from longmlm.settings.tables import Table, Unused
 
-RowView = Literal["whole", "cut", "windows"]
+RowView = Literal["whole", "cut", "chunks"]
 
 
 def masks_of(recipe: PretrainRecipe, held_out: HeldOut, split: str) -> dict[str, Any]:
@@ -43,9 +43,9 @@ class InspectConfig:
     """Epochs whose masks to show, on a page side by side: 0 is the first time that the run reads a row."""
     views: tuple[RowView, ...] = ("whole",)
     """What evaluation gives models of a held-out row: all of it, its start cut to the base model's length, or all of it
-    in windows of that length."""
+    in chunks of that length."""
     base: str | None = None
-    """Base model whose number of positions is the length of a cut row and of a window; only its config.json is read."""
+    """Base model whose number of positions is the length of a cut row and of a chunk; only its config.json is read."""
     model: tuple[str, ...] = ()
     """Models whose predictions to show, such as the ones before and after training; of a run folder, the best
     checkpoint is used."""
@@ -87,7 +87,7 @@ class InspectConfig:
         if not is_whole and not is_held_out:
             raise ValueError("views are those of evaluation, which reads held-out rows: set split = held_out")
         if not is_whole and self.base is None:
-            raise ValueError("views cut and windows need base, the model whose length they have")
+            raise ValueError("views cut and chunks need base, the model whose length they have")
 
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""
@@ -100,7 +100,7 @@ class InspectConfig:
         elif not (self.run or self.start):
             yield ("weights",), "without run or start: remove it, or set one of them"
         if self.views == ("whole",):
-            yield ("base",), "without views cut or windows: remove it"
+            yield ("base",), "without views cut or chunks: remove it"
         if not self.model:
             yield ("num_guesses",), "without model: remove it, or set model"
 

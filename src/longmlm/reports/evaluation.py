@@ -24,7 +24,7 @@ from longmlm.settings.pretrain import number_format
 
 EXPLANATIONS: dict[ViewName, str] = {
     "base_cut": "base model, rows cut to its length",
-    "base_windows": "base model, rows in chunks of its length",
+    "base_chunks": "base model, rows in chunks of its length",
     "long_before": "long model before training, whole rows",
     "long_after": "long model after training, whole rows",
     "long_after_cut": "long model after training, rows cut as for base_cut: the accuracy that remains on short texts",
@@ -36,7 +36,7 @@ AT_OWN_LENGTH: dict[ViewName, str] = {
 }
 COLOURS: dict[ViewName, Colour] = {
     "base_cut": "ink",
-    "base_windows": "amber",
+    "base_chunks": "amber",
     "long_before": "pale",
     "long_after": "blue",
 }
@@ -49,14 +49,14 @@ BY_ITSELF_MEANS = (
     "Each document by itself: no token attends to another document of its row, as in the training of this model. The "
     "other models read a row as one text."
 )
-TILES: tuple[ViewName, ...] = ("long_after", "base_cut", "base_windows", "long_before")
+TILES: tuple[ViewName, ...] = ("long_after", "base_cut", "base_chunks", "long_before")
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path, made_by: str) -> None:
     """Writes evaluation.json, the pictures and the page into a folder; `made_by` is the command with its settings."""
     write_png(_blocks_chart(evaluation), folder / BLOCKS_PICTURE)
     if evaluation.curve:
-        write_png(recovery_chart(evaluation.curve, evaluation.accuracy("base_windows")), folder / RECOVERY_PICTURE)
+        write_png(recovery_chart(evaluation.curve, evaluation.accuracy("base_chunks")), folder / RECOVERY_PICTURE)
     write_page(evaluation_page(evaluation, made_by), folder / PAGE_FILE)
     artifact.write(folder / Evaluation.FILE, evaluation)
 
@@ -89,7 +89,7 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
         )
         sections.append(Section("What the longer context is worth", text, gains_table(evaluation)))
     if evaluation.curve:
-        chart = recovery_chart(evaluation.curve, evaluation.accuracy("base_windows"))
+        chart = recovery_chart(evaluation.curve, evaluation.accuracy("base_chunks"))
         sections.append(Section("Recovery during training", _recovery_text(evaluation), chart))
     if evaluation.examples:
         rows = counted(len(evaluation.examples), "row")
@@ -141,10 +141,10 @@ def gains_table(evaluation: Evaluation) -> Table:
     """Returns a line per offset in the document: both accuracies, and what the longer context gains."""
     lines = []
     for gain in evaluation.gains:
-        sides = [_percent(gain.base_windows), _percent(gain.long_after)]
+        sides = [_percent(gain.base_chunks), _percent(gain.long_after)]
         number = f"{gain.long_after.num_selected:,}"
         lines.append([f"{gain.first:,}–{gain.last:,}", number, *sides, difference_text(gain.gain)])
-    return Table(["tokens into the document", "selected", "base_windows", "long_after", "gain"], lines)
+    return Table(["tokens into the document", "selected", "base_chunks", "long_after", "gain"], lines)
 
 
 def explanation(evaluation: Evaluation) -> str:
@@ -271,11 +271,11 @@ def _positions_chart(evaluation: Evaluation) -> Chart:
     return Chart("Accuracy by position", titles, _series(evaluation, "positions", middles), border=border)
 
 
-def recovery_chart(curve: Sequence[EvaluationMetrics], base_windows: float | None = None) -> Chart:
+def recovery_chart(curve: Sequence[EvaluationMetrics], base_chunks: float | None = None) -> Chart:
     """Returns a chart of the accuracy of a run over its steps, with the base model's accuracy where it is known."""
     points, base_cut = [(float(line.step), line.held_out.whole) for line in curve], curve[-1].base_cut
     levels = [Series("base_cut", "ink", [], [base_cut])] if base_cut is not None else []
-    levels += [Series("base_windows", "amber", [], [base_windows])] if base_windows is not None else []
+    levels += [Series("base_chunks", "amber", [], [base_chunks])] if base_chunks is not None else []
     series = [*levels, _curve("long model, whole row", "blue", points)]
     return Chart("Recovery during training", ("step (optimizer updates)", "held-out accuracy (%)"), series)
 
@@ -287,6 +287,6 @@ def _recovery_text(evaluation: Evaluation) -> str:
         recovered = f" The long model had first recovered at step {last.recovered_at_step:,}{tokens}."
     return (
         "Accuracy of the long model on whole held-out rows during training; the shaded area shows two standard errors. "
-        "Horizontal lines show the base model: base_cut as the run measured it on its own held-out rows, base_windows "
+        "Horizontal lines show the base model: base_cut as the run measured it on its own held-out rows, base_chunks "
         f"as in the table.{recovered}"
     )
