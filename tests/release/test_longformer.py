@@ -39,7 +39,8 @@ def windowed(kind: tuple[str, int], window: Window, carried: Carried | None = No
     """Returns a model of LONG_POSITIONS positions that attends within the window."""
     model = tiny_model(*kind, num_positions=LONG_POSITIONS)
     use_window(model, window)
-    extension = tiny_extension("base", attention_window=window.each_side, num_global_tokens=window.num_global)
+    attention = {"attention_window": window.each_side, "num_global_tokens": window.num_global}
+    extension = tiny_extension("base", **attention, local_layers=window.num_layers)
     tokenizer = tiny_tokenizer(*kind, num_positions=LONG_POSITIONS)
     return LoadedModel(model, tokenizer, provenance=Provenance(extension=extension), carried=carried or Carried())
 
@@ -54,7 +55,9 @@ def inputs_of(kind: tuple[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("kind", "window"),
-    [*((kind, Window(3, 1)) for kind in KINDS), (("roberta", 3), Window(2, 0)), (("bert", 0), Window(5, 3))],
+    [*((kind, Window(3, 1)) for kind in KINDS), (("roberta", 3), Window(2, 0)), (("bert", 0), Window(5, 3))]
+    + [(kind, Window(3, 0, 1)) for kind in KINDS]
+    + [(("bert", 0), Window(5, 2, 1))],
     ids=str,
 )
 @torch.no_grad()
@@ -64,7 +67,9 @@ def test_a_longformer_loaded_by_transformers_computes_the_same_logits(
     trained = windowed(kind, window)
     export(trained, "fp32", tmp_path / "out")
     stock = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
-    assert stock.config.attention_window == [2 * window.each_side] * 2
+    width = 2 * window.each_side
+    above = width if window.num_layers is None else {6: 84, 10: 80}[width]  # 40 tokens on each side
+    assert stock.config.attention_window == [width, above]
     assert stock.config.num_global_tokens == window.num_global
     assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == LONG_POSITIONS
     assert stock.lm_head.decoder.weight is stock.longformer.embeddings.word_embeddings.weight

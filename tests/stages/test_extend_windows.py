@@ -18,7 +18,7 @@ from longmlm.stages.extend import extend
 from tests.support.tiny import LONG_POSITIONS, World, held_out, mark_trained
 
 Run = Callable[..., tuple[int, str, str]]
-WINDOW = Window(3, 2)
+WINDOW = Window(3, 2, num_layers=1)
 
 
 def settings(base: Path, output: Path, **more: object) -> dict[str, object]:
@@ -29,22 +29,26 @@ def settings(base: Path, output: Path, **more: object) -> dict[str, object]:
 @pytest.fixture
 def long(world: World, tmp_path: Path) -> Path:
     """A long model with a window."""
-    window = {"attention_window": WINDOW.each_side, "num_global_tokens": WINDOW.num_global}
+    window = {"attention_window": WINDOW.each_side, "num_global_tokens": WINDOW.num_global, "local_layers": 1}
     recipe = ExtendRecipe(num_positions=LONG_POSITIONS, initialisation="hierarchical", **window)
     extend(ExtendConfig(base=str(world.base), output=str(tmp_path / "long"), recipe=recipe))
     return tmp_path / "long"
 
 
+@pytest.mark.parametrize(
+    ("local_layers", "words"),
+    [({}, ""), ({"local_layers": 1}, " in the lowest layer"), ({"local_layers": 2}, " in the 2 lowest layers")],
+)
 def test_extend_records_the_window_and_writes_the_weights_of_full_attention(
-    world: World, tmp_path: Path, run_here: Run
+    world: World, tmp_path: Path, run_here: Run, local_layers: dict[str, int], words: str
 ) -> None:
-    config = settings(world.base, tmp_path / "long", attention_window=3)
+    config = settings(world.base, tmp_path / "long", attention_window=3, **local_layers)
     code, said, warned = run_here(ExtendConfig, extend, config)
     assert (code, warned) == (0, "")
-    assert "attention: 3 tokens on each side, 1 global" in said
+    assert f"attention: 3 tokens on each side{words}, 1 global" in said
     assert "largest difference of a logit on inputs of up to 16 tokens: 0.0\n" in said
     extension = read_provenance(tmp_path / "long").extension
-    assert Window.of(extension) == Window(3, 1)
+    assert Window.of(extension) == Window(3, 1, local_layers.get("local_layers"))
     full, windowed = (folder / "model.safetensors" for folder in (world.long, tmp_path / "long"))
     assert full.read_bytes() == windowed.read_bytes()
     assert (world.long / "config.json").read_text() == (tmp_path / "long" / "config.json").read_text()
@@ -110,7 +114,7 @@ def test_a_model_with_a_window_is_extended_with_a_window_only(long: Path, tmp_pa
     code, _, warned = run_here(ExtendConfig, extend, config)
     assert code == 2
     assert warned.count("\n") == 1
-    assert "was trained with a window of 3 tokens on each side, 2 global: set num_positions and attention_win" in warned
+    assert "was trained with a window of 3 tokens on each side in the lowest layer, 2 global: set num_positions and attention_win" in warned
     with pytest.raises(longmlm.errors.PositionsError, match="was trained with a window"):
         longmlm.extend(str(long), 100)
     code, said, _ = run_here(
@@ -121,11 +125,21 @@ def test_a_model_with_a_window_is_extended_with_a_window_only(long: Path, tmp_pa
     assert window_of(load_model(str(tmp_path / "longer")).model.config) == Window(5, 1)
 
 
+def test_more_local_layers_than_the_model_has_are_refused(world: World, tmp_path: Path, run_here: Run) -> None:
+    config = settings(world.base, tmp_path / "long", attention_window=3, local_layers=3)
+    code, _, warned = run_here(ExtendConfig, extend, config)
+    assert code == 2
+    assert warned == "error: local_layers = 3, but the model has 2 layers: set fewer\n"
+    assert not (tmp_path / "long").exists()
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"attention_window": 0}, "attention_window must be at least 1"),
         ({"num_global_tokens": 2}, "num_global_tokens has no effect without attention_window"),
+        ({"local_layers": 2}, "local_layers has no effect without attention_window"),
+        ({"attention_window": 4, "local_layers": 0}, "local_layers must be at least 1"),
         ({"attention_window": 4, "num_global_tokens": -1}, "num_global_tokens must be at least 0"),
     ],
 )

@@ -24,10 +24,14 @@ from tests.support.tiny import LONG_POSITIONS, tiny_folder, tiny_rows, with_fres
 from tests.support.training import with_recipe
 
 
-def test_the_window_goes_from_extend_to_the_proof_of_a_release(settings, train, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("window", [Window(4, 2), Window(4, 2, num_layers=1)], ids=str)
+def test_the_window_goes_from_extend_to_the_proof_of_a_release(
+    settings, train, tmp_path, monkeypatch, capsys, window
+):
     base = tiny_folder(tmp_path / "base")
     rows, long = tiny_rows(tmp_path, base), tmp_path / "long"
-    recipe = ExtendRecipe(num_positions=LONG_POSITIONS, attention_window=4, num_global_tokens=2)
+    attention = {"attention_window": 4, "num_global_tokens": 2, "local_layers": window.num_layers}
+    recipe = ExtendRecipe(num_positions=LONG_POSITIONS, **attention)
     extend(ExtendConfig(base=str(base), output=str(long), recipe=recipe))
     seen = set()
     predict = MlmObjective.predict
@@ -36,9 +40,9 @@ def test_the_window_goes_from_extend_to_the_proof_of_a_release(settings, train, 
     )
     start = replace(settings, rows=str(rows), start=Start(checkpoint=str(long)))
     run = train(replace(with_recipe(start, num_steps=2, warmup_steps=1), run=str(tmp_path / "run")))
-    assert seen == {Window(4, 2), None}  # None: the base model
+    assert seen == {window, None}  # None: the base model
     best = best_checkpoint(run)
-    assert Window.of(read_provenance(best).extension) == window_of(load_model(str(best)).model.config) == Window(4, 2)
+    assert Window.of(read_provenance(best).extension) == window_of(load_model(str(best)).model.config) == window
     models = {"base": str(base), "long_before": str(long), "long_after": str(best)}
     evaluate(EvaluateConfig(rows=str(rows), output=str(tmp_path / "evaluation"), **models))
     with_fresh_process_state()
@@ -56,10 +60,12 @@ def test_the_window_goes_from_extend_to_the_proof_of_a_release(settings, train, 
     )
     assert "reloaded with plain transformers: outputs differ by at most" in capsys.readouterr().out
     config = AutoConfig.from_pretrained(tmp_path / "released")
-    assert (config.model_type, config.attention_window, config.num_global_tokens) == ("longformer", [8, 8], 2)
+    widths = [8, 8 if window.num_layers is None else 80]
+    assert (config.model_type, config.attention_window, config.num_global_tokens) == ("longformer", widths, 2)
     card = (tmp_path / "released" / "README.md").read_text()
     assert "must be 1 for the first 2 tokens" in card
-    assert "attends to 4 tokens on each side" in card
+    layers = " in the lowest layer, and to the whole text in the others." if window.num_layers else "."
+    assert f"attends to 4 tokens on each side{layers}" in card
     assert LoadingCode("load_longformer.md").on_card(Address("released")) in card
     exported = read_provenance(tmp_path / "released").trained.exported_accuracy
     assert exported == pytest.approx(evaluated.accuracy("long_after"), abs=1.0)

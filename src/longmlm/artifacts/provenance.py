@@ -52,7 +52,8 @@ class ModelSource:
 class Extension:
     """How a base model was extended from `base_positions` to `num_positions`; neither counts reserved rows.
 
-    `attention_window` is the number of tokens on each side that a token attends to; None for full attention.
+    `attention_window` is the number of tokens on each side that a token attends to; None for full attention. Only the
+    `local_layers` lowest layers attend within it; None for all.
     """
 
     base: ModelSource
@@ -64,6 +65,7 @@ class Extension:
     smooth_terms: int = SMOOTH_TERMS
     mode: PositionMode = "materialized"
     attention_window: int | None = None
+    local_layers: int | None = None
     num_global_tokens: int = NUM_GLOBAL_TOKENS
 
     @classmethod
@@ -85,7 +87,13 @@ class Extension:
         """The window in words; None for full attention."""
         if self.attention_window is None:
             return None
-        return f"{counted(self.attention_window, 'token')} on each side, {self.num_global_tokens} global"
+        layers = f" in the {self.lowest_layers}" if self.local_layers else ""
+        return f"{counted(self.attention_window, 'token')} on each side{layers}, {self.num_global_tokens} global"
+
+    @property
+    def lowest_layers(self) -> str:
+        """The layers that alone attend within the window, such as "3 lowest layers"; empty for all."""
+        return {None: "", 1: "lowest layer"}.get(self.local_layers, f"{self.local_layers} lowest layers")
 
     @property
     def description(self) -> str:

@@ -15,7 +15,7 @@ from longmlm.model.architecture import architecture_of, dropout_of
 from longmlm.model.families import FAMILIES
 from longmlm.model.mlm import MAX_LOGITS
 from longmlm.model.packed_attention import can_use_packed_attention
-from longmlm.model.window_attention import window_of
+from longmlm.model.window_attention import layers_by_window, window_of
 
 
 class Gpu(NamedTuple):
@@ -199,8 +199,8 @@ def _num_attended(config: Any, row_length: int) -> int:
             positions = len(config.pos_att_type or ()) * (buckets if buckets > 0 else span)
             return config.num_hidden_layers * (row_length + positions)
         case _:
-            window = window_of(config)
-            return config.num_hidden_layers * (window.num_attended(row_length) if window else row_length)
+            kinds = layers_by_window(config).items()
+            return sum(number * (window.num_attended(row_length) if window else row_length) for window, number in kinds)
 
 
 def _attention_bytes(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, int]:
@@ -222,7 +222,8 @@ def _attention_bytes(config: Any, layers: nn.ModuleList, work: Work) -> tuple[in
     window = window_of(config)
     if window and work.has_gpu and dropout:  # copies of keys and values, for each block of queries
         keys = min(work.row_length, window.block_size + 2 * window.each_side + window.num_global)
-        width += (4 if half else 8) * keys // window.block_size
+        share = layers_by_window(config)[window] / config.num_hidden_layers
+        width += round(share * (4 if half else 8) * keys / window.block_size)
     if can_use_packed_attention(config):
         return width, 0
     has_mask, has_scores = work.has_gpu or work.document_length is not None, dropout and not work.has_gpu

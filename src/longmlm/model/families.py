@@ -220,7 +220,18 @@ def planned_extension(
     if extension is not None:
         check_has_position_table(config, base_positions, base.name)
         check_num_positions(base_positions, extension.num_positions)
+        if extension.local_layers is not None:
+            check_local_layers(extension.local_layers, config)
     return extension
+
+
+def check_local_layers(number: int, config: Any) -> None:
+    """Raises ModelError unless so many of a model's lowest layers can attend differently from the others."""
+    num_layers = _first(config, *NUM_LAYERS)
+    if num_layers is not None and number > num_layers:
+        raise ModelError(f"local_layers = {number}, but the model has {counted(num_layers, 'layer')}: set fewer")
+    if config.model_type == "albert":
+        raise ModelError("local_layers needs layers with weights of their own, and ALBERT's share theirs: remove it")
 
 
 def attention_note(recipe: ExtendRecipe, base_positions: int, config: Any) -> str:

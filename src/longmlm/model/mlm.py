@@ -122,8 +122,11 @@ class MlmObjective(nn.Module):
     def reads_packed_batches(self) -> bool:
         """Whether the model can read packed batches; otherwise, it reads padded ones."""
         config = self.encoder.config
-        takes_no_mask = window_of(config) is not None or config.model_type in RELEASED_FAMILIES
-        return attention_name(self.encoder) == ATTENTION_NAME or (self.isolates_documents and takes_no_mask)
+        window = window_of(config)
+        takes_no_mask = window is not None or config.model_type in RELEASED_FAMILIES
+        has_full_layers = window is not None and window.num_layers is not None  # which a mask makes slower
+        packs = attention_name(self.encoder) == ATTENTION_NAME or has_full_layers
+        return packs or (self.isolates_documents and takes_no_mask)
 
     def autocast(self, like: Tensor) -> torch.autocast:
         """Returns the context that computes in the objective's precision on the device of `like`."""

@@ -1,4 +1,4 @@
-"""Which tokens attend to which: a window around each token, and a few global tokens.
+"""Which tokens attend to which: a window around each token, and a few global tokens, in all layers or the lowest ones.
 
 Example: each_side = 1, num_global = 1, a row of five tokens. A cross marks what a token (line) attends to:
 
@@ -59,17 +59,25 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Each token attends to `each_side` tokens before it and after it; the first `num_global` tokens are global."""
+    """Each token attends to `each_side` tokens before it and after it; the first `num_global` tokens are global.
+
+    This holds in the `num_layers` lowest layers; None for all. The layers above attend to the whole row.
+    """
 
     each_side: int
     num_global: int
+    num_layers: int | None = None
 
     @classmethod
     def of(cls, extension: Extension | ExtendRecipe | None) -> "Window | None":
         """Returns the window of a model that was, or will be, extended in this way; None for full attention."""
         if extension is None or extension.attention_window is None:
             return None
-        return cls(extension.attention_window, extension.num_global_tokens)
+        return cls(extension.attention_window, extension.num_global_tokens, extension.local_layers)
+
+    def is_local(self, layer: int) -> bool:
+        """Returns whether a layer, counted from 0, attends within the window."""
+        return self.num_layers is None or layer < self.num_layers
 
     def covers(self, length: int) -> bool:
         """Returns whether all tokens of a row of this length attend to each other."""

@@ -4,7 +4,8 @@ torch's attention runs on one block of queries at a time, with the keys in their
 training on a CPU, `ChunkedAttention` computes the blocks, which takes half the time and keeps no copies of the keys. On
 a GPU without dropout, FlexAttention skips keys that no query sees. Where the window covers the row, attention is full.
 
-A model's window is part of the name of its attention implementation, which is not stored in config.json.
+A model's window is part of the name of its attention implementation, which is not stored in config.json. Where only
+the lowest layers are local, each layer's modules know its number.
 """
 
 import functools
@@ -19,20 +20,23 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from longmlm.errors import ModelError
-from longmlm.model.families import LEARNED_FAMILIES
+from longmlm.model.architecture import layers_of
+from longmlm.model.families import LEARNED_FAMILIES, check_local_layers
 from longmlm.model.packed_attention import (
     AttentionOptions,
     ChunkedAttention,
     attention_name,
     by_row,
     can_use_packed_attention,
+    packed_attention,
 )
 from longmlm.model.window import Window
 
-NAME = "longmlm-window-{}-{}"  # in transformers' registry
+NAME = "longmlm-window-{}-{}-{}"  # in transformers' registry: tokens on each side, global tokens, local layers
+ALL = "all"
+LAYER = "longmlm_layer"  # attribute of a layer's modules, its number
 FLEX_BLOCK = 128
 MAX_VARIANTS = 64  # of the compiled kernel: beyond torch's limit of 8, it would compute all scores
 
@@ -40,7 +44,8 @@ MAX_VARIANTS = 64  # of the compiled kernel: beyond torch's limit of 8, it would
 def use_window(model: PreTrainedModel, window: Window | None) -> None:
     """Makes the model attend within the window, or leaves it as it is if there is none.
 
-    Raises ModelError for a model that cannot: only encoders with a learned position table can.
+    Raises ModelError for a model that cannot: only encoders with a learned position table can, and only those with
+    enough layers of their own can have local ones.
     """
     if window is None:
         return
@@ -48,7 +53,12 @@ def use_window(model: PreTrainedModel, window: Window | None) -> None:
         *others, last = LEARNED_FAMILIES
         families = f"{', '.join(others)} and {last}"
         raise ModelError(f"attention_window is for {families} models, not for {model.config.model_type}: remove it")
-    name = NAME.format(window.each_side, window.num_global)
+    if window.num_layers is not None:
+        check_local_layers(window.num_layers, model.config)
+        for number, layer in enumerate(layers_of(model.base_model)):
+            for module in layer.modules():
+                setattr(module, LAYER, number)
+    name = NAME.format(window.each_side, window.num_global, window.num_layers or ALL)
     AttentionInterface.register(name, functools.partial(window_attention, window=window))
     AttentionMaskInterface.register(name, _padding_mask)
     model.set_attn_implementation(name)
@@ -62,8 +72,15 @@ def _padding_mask(*, attention_mask: Tensor | None, **_: object) -> Tensor | Non
 def window_of(config: PreTrainedConfig) -> Window | None:
     """Returns the window of models with this config; None for full attention."""
     name = str(config._attn_implementation)  # noqa: SLF001 - transformers has no public getter
-    found = re.fullmatch(NAME.format(r"(\d+)", r"(\d+)"), name)
-    return Window(int(found[1]), int(found[2])) if found else None
+    found = re.fullmatch(NAME.format(r"(\d+)", r"(\d+)", rf"(\d+|{ALL})"), name)
+    return Window(int(found[1]), int(found[2]), None if found[3] == ALL else int(found[3])) if found else None
+
+
+def layers_by_window(config: PreTrainedConfig) -> dict[Window | None, int]:
+    """Returns how many layers of models with this config attend within a window, and how many (None) to whole rows."""
+    window, num_layers = window_of(config), config.num_hidden_layers
+    num_local = min(num_layers, window.num_layers or num_layers) if window else 0
+    return {one: number for one, number in ((window, num_local), (None, num_layers - num_local)) if number}
 
 
 @contextmanager
@@ -90,10 +107,15 @@ def window_attention(
 ) -> tuple[Float[Tensor, "rows length heads head_dim"], None]:
     """Computes attention within the window, in the form that transformers expects; see `packed_attention`.
 
-    In a packed batch it stays within a row, whose own first tokens are global. Raises ModelError for a mask other than
-    a padding mask.
+    In a packed batch it stays within a row, whose own first tokens are global. A layer above the local ones attends to
+    the whole row. Raises ModelError for a mask other than a padding mask.
     """
     packed_rows = options.pop("packed_rows", None)
+    if attention_mask is not None and attention_mask.ndim != query.ndim - 2:
+        raise ModelError("a model with a window takes an attention mask of shape (rows, tokens) only")
+    if not window.is_local(getattr(module, LAYER, 0)) or (packed_rows is None and window.covers(query.shape[2])):
+        mask = None if attention_mask is None else attention_mask[:, None, None, :].expand(-1, 1, query.shape[2], -1)
+        return packed_attention(module, query, key, value, mask, packed_rows, **options)
     dropout, scale = options.get("dropout", 0.0), options.get("scaling") or query.shape[-1] ** -0.5
     own, is_trained = AttentionOptions(dropout, scale, window), torch.is_grad_enabled() and query.requires_grad
     is_in_chunks = query.device.type == "cpu" and (dropout or is_trained)
@@ -107,12 +129,6 @@ def window_attention(
 
         tokens = [one[0].transpose(0, 1) for one in (query, key, value)]
         return by_row(packed_rows.lengths, tokens, attend).unsqueeze(0), None
-    if attention_mask is not None and attention_mask.ndim != query.ndim - 2:
-        raise ModelError("a model with a window takes an attention mask of shape (rows, tokens) only")
-    if window.covers(query.shape[2]):
-        mask = None if attention_mask is None else attention_mask[:, None, None, :].expand(-1, 1, query.shape[2], -1)
-        output, _ = sdpa_attention_forward(cast(Any, module), query, key, value, mask, **options)
-        return output, None
     if is_in_chunks:
         lengths = _row_lengths(attention_mask, query)
         if lengths is not None:

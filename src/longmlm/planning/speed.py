@@ -15,7 +15,8 @@ from longmlm.model.cost import Cost, Gpu, Work
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import PackedRows, can_use_packed_attention, packed_attention, use_packed_attention
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
-from longmlm.model.window_attention import window_attention, window_of
+from longmlm.model.window import Window
+from longmlm.model.window_attention import layers_by_window, window_attention
 
 ASSUMED_MFU = 0.25  # an assumption: no GPU has been measured
 SHORT_LENGTH = 128
@@ -37,12 +38,14 @@ def cpu_tokens_per_second(config: PretrainedConfig, work: Work, dropout: float) 
     tokens as it is computed over, but at most 1024.
     """
     attended = work.attended_length(config)
+    length = min(attended, 1024)
     shallow, deep = _seconds_of(_step(config, 1, work, dropout), _step(config, 3, work, dropout))
     per_token = (shallow + (config.num_hidden_layers - 1) * (deep - shallow) / 2) / (NUM_ROWS * SHORT_LENGTH)
-    (attention,) = _seconds_of(_attention(config, work, dropout, length := min(attended, 1024)))
-    window = window_of(config)
-    short, measured, long = (window.num_attended(one) if window else one for one in (SHORT_LENGTH, length, attended))
-    per_token += config.num_hidden_layers * attention / (length * measured) * max(0, long - short)
+    for window, num_layers in layers_by_window(config).items():
+        (attention,) = _seconds_of(_attention(config, work, dropout, length, window))
+        lengths = (SHORT_LENGTH, length, attended)
+        short, measured, long = (window.num_attended(one) if window else one for one in lengths)
+        per_token += num_layers * attention / (length * measured) * max(0, long - short)
     return 1 / (per_token * (4 / 3 if work.is_checkpointed else 1))
 
 
@@ -71,14 +74,14 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
     return step
 
 
-def _attention(config: PretrainedConfig, work: Work, dropout: float, length: int) -> Callable[[], object]:
+def _attention(
+    config: PretrainedConfig, work: Work, dropout: float, length: int, window: Window | None
+) -> Callable[[], object]:
     heads = config.num_attention_heads
     states = torch.randn(
         3, 1, heads, length, config.hidden_size // heads, dtype=torch.bfloat16 if work.is_half else None
     )
     states.requires_grad_()
-
-    window = window_of(config)
 
     def step() -> None:
         if window:

@@ -16,16 +16,19 @@ DRAWN = ("random", "fitted")  # initialisations that draw random numbers
 SMOOTH_TERMS, NUM_GLOBAL_TOKENS = 4, 1
 
 
-def check_window(attention_window: int | None, num_global_tokens: int) -> None:
-    """Raises ValueError for a window that is out of range, and for global tokens without one."""
+def check_window(attention_window: int | None, num_global_tokens: int, local_layers: int | None) -> None:
+    """Raises ValueError for a window that is out of range, and for settings that need one without it."""
     if attention_window is not None and attention_window < 1:
         raise ValueError("attention_window must be at least 1")
     if num_global_tokens < 0:
         raise ValueError("num_global_tokens must be at least 0")
-    if attention_window is None and num_global_tokens != NUM_GLOBAL_TOKENS:
+    if local_layers is not None and local_layers < 1:
+        raise ValueError("local_layers must be at least 1")
+    if attention_window is None and (num_global_tokens != NUM_GLOBAL_TOKENS or local_layers is not None):
+        name = "local_layers" if local_layers is not None else "num_global_tokens"
         raise ValueError(
-            "num_global_tokens has no effect without attention_window, since all tokens attend to each other: remove "
-            "it, or set attention_window"
+            f"{name} has no effect without attention_window, since all tokens attend to each other: remove it, or set "
+            "attention_window"
         )
 
 
@@ -49,6 +52,9 @@ class ExtendRecipe:
     """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
     attention_window: int | None = None
     """How many tokens on each side a token attends to, for rows of 4096 tokens and more; by default, to all."""
+    local_layers: int | None = None
+    """Only with attention_window: how many layers, counted from the lowest, attend within it; the others attend to the
+    whole row. By default, all layers attend within it."""
     num_global_tokens: int = NUM_GLOBAL_TOKENS
     """Only with attention_window: how many tokens at the start of a row attend to all tokens, and all to them."""
     seed: int = 0
@@ -72,7 +78,7 @@ class ExtendRecipe:
             raise ValueError(
                 "mode = generated computes rows from the base rows: set initialisation to hierarchical or tile"
             )
-        check_window(self.attention_window, self.num_global_tokens)
+        check_window(self.attention_window, self.num_global_tokens, self.local_layers)
         if not 0 <= self.seed < 2**63:
             raise ValueError("seed must be at least 0 and below 2 ** 63")
         if self.num_positions is None and self.add_tokens is None:
@@ -89,7 +95,7 @@ class ExtendRecipe:
             yield ("seed",), reason
         if self.attention_window and self.num_positions and self.attention_window >= self.num_positions:
             where = f"with attention_window = {self.attention_window}, which covers all num_positions"
-            yield ("num_global_tokens",), f"{where}: remove it, or lower attention_window"
+            yield ("num_global_tokens", "local_layers"), f"{where}: remove it, or lower attention_window"
 
     def keeps_positions(self, base_positions: int) -> bool:
         """Returns whether only tokens are added to a base model with so many positions."""

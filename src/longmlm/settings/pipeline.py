@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.settings.extend import ExtendConfig, Initialisation
+from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.prepare import PrepareConfig, source_names
 from longmlm.settings.pretrain import PretrainConfig, check_more_steps, weights_problem
 from longmlm.settings.release import ReleaseConfig
@@ -138,7 +138,7 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     title = _name_of(base.model or base.output)
     tables: dict[str, Table] = {
         "prepare": {"recipe": {"held_out_fraction": 0.05}},
-        "extend": {"recipe": {"initialisation": _initialisation(table_at(given, "extend", "recipe"))}},
+        "extend": {"recipe": _extension(table_at(given, "extend", "recipe"))},
         "pretrain": {
             "recipe": {
                 "num_steps": num_steps,
@@ -164,11 +164,16 @@ def _name_of(model: str) -> str:
     return (path.parent.name if is_result else "") or path.name
 
 
-def _initialisation(recipe: Table) -> Initialisation:
-    """Returns the recommended initialisation: within a window, repeated positions are never seen together."""
+def _extension(recipe: Table) -> Table:
+    """Returns the recommended initialisation: within a window, repeated positions are never seen together.
+
+    Layers that attend to the whole row make global tokens superfluous.
+    """
     if recipe.get("mode") == "generated":
-        return "hierarchical"
-    return "fitted" if recipe.get("attention_window") is None else "tile"
+        return {"initialisation": "hierarchical"}
+    if recipe.get("attention_window") is None:
+        return {"initialisation": "fitted"}
+    return {"initialisation": "tile", **({"num_global_tokens": 0} if recipe.get("local_layers") else {})}
 
 
 def followers(base: Pipeline, tables: Mapping[str, Any]) -> Iterator[Follower]:
@@ -282,9 +287,7 @@ class RunConfig(ResolvedPipeline):
     line only, since a file would add them each time."""
 
     def __post_init__(self) -> None:
-        super(
-            RunConfig, self
-        ).__post_init__()  # with slots, a dataclass is a new class, which super() without arguments does not find
+        super(RunConfig, self).__post_init__()  # with slots, a dataclass is a new class, which super() does not find
         check_more_steps(self.more_steps)
 
 
