@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.row import Row, SpecialTokens
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.evaluation.frozen import FrozenRows, cut, whole, chunks
+from longmlm.evaluation.frozen import FrozenRows, chunks, cut, whole
 from longmlm.settings.masking import HeldOut
 
 SPECIAL = SpecialTokens(cls=0, sep=2, mask=4, pad=1, unk=3, all=(0, 1, 2, 3, 4))

@@ -18,7 +18,7 @@ from longmlm.artifacts.accuracy import Accuracy, bin_starts
 from longmlm.batches.collate import MlmBatch
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.row import Row
-from longmlm.evaluation.frozen import FrozenRows, View, cut, whole, chunks
+from longmlm.evaluation.frozen import FrozenRows, View, chunks, cut, whole
 from longmlm.evaluation.measure import measure
 from longmlm.model.mlm import MlmObjective, MlmOutput
 from longmlm.settings.masking import HeldOut

@@ -114,7 +114,8 @@ def test_a_model_with_a_window_is_extended_with_a_window_only(long: Path, tmp_pa
     code, _, warned = run_here(ExtendConfig, extend, config)
     assert code == 2
     assert warned.count("\n") == 1
-    assert "was trained with a window of 3 tokens on each side in the lowest layer, 2 global: set num_positions and attention_win" in warned
+    window = "3 tokens on each side in the lowest layer, 2 global"
+    assert f"was trained with a window of {window}: set num_positions and attention_window" in warned
     with pytest.raises(longmlm.errors.PositionsError, match="was trained with a window"):
         longmlm.extend(str(long), 100)
     code, said, _ = run_here(

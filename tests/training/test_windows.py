@@ -25,9 +25,7 @@ from tests.support.training import with_recipe
 
 
 @pytest.mark.parametrize("window", [Window(4, 2), Window(4, 2, num_layers=1)], ids=str)
-def test_the_window_goes_from_extend_to_the_proof_of_a_release(
-    settings, train, tmp_path, monkeypatch, capsys, window
-):
+def test_the_window_goes_from_extend_to_the_proof_of_a_release(settings, train, tmp_path, monkeypatch, capsys, window):
     base = tiny_folder(tmp_path / "base")
     rows, long = tiny_rows(tmp_path, base), tmp_path / "long"
     attention = {"attention_window": 4, "num_global_tokens": 2, "local_layers": window.num_layers}

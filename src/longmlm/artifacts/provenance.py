@@ -7,7 +7,15 @@ from typing import ClassVar, Self
 from longmlm.artifacts.accuracy import PairAccuracy
 from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import counted
-from longmlm.settings.extend import NUM_GLOBAL_TOKENS, SMOOTH_TERMS, USED_BY, ExtendRecipe, Initialisation, PositionMode
+from longmlm.settings.extend import (
+    NUM_GLOBAL_TOKENS,
+    SMOOTH_TERMS,
+    USED_BY,
+    Distillation,
+    ExtendRecipe,
+    Initialisation,
+    PositionMode,
+)
 from longmlm.settings.masking import HeldOut, PairKind
 from longmlm.settings.pretrain import ComputePrecision
 from longmlm.settings.publishing import TARGET
@@ -49,6 +57,21 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Distilled:
+    """What a distillation was made on, with the layers, the window and the precision that its settings came to.
+
+    `relative_error` is that of the states at the end, over the last 20 steps: squared differences by squares.
+    """
+
+    layers: int
+    window: int
+    precision: ComputePrecision
+    tokens: int
+    rows_sha256: str
+    relative_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
     """How a base model was extended from `base_positions` to `num_positions`; neither counts reserved rows.
 
@@ -63,6 +86,8 @@ class Extension:
     alpha: float
     seed: int
     smooth_terms: int = SMOOTH_TERMS
+    distillation: Distillation = Distillation()
+    distilled: Distilled | None = None
     mode: PositionMode = "materialized"
     attention_window: int | None = None
     local_layers: int | None = None
@@ -80,7 +105,7 @@ class Extension:
     @property
     def changes_trained_rows(self) -> bool:
         """Whether trained rows change, and with them the logits on short inputs."""
-        return self.initialisation in ("interpolate", "stretched", "fitted")
+        return self.initialisation in ("interpolate", "stretched", "fitted", "distilled")
 
     @property
     def attention(self) -> str | None:
@@ -93,14 +118,23 @@ class Extension:
     @property
     def lowest_layers(self) -> str:
         """The layers that alone attend within the window, such as "3 lowest layers"; empty for all."""
-        return {None: "", 1: "lowest layer"}.get(self.local_layers, f"{self.local_layers} lowest layers")
+        return lowest_layers(self.local_layers) if self.local_layers else ""
 
     @property
     def description(self) -> str:
         """The initialisation with alpha, if it has one, and its settings that are not the default."""
         own = {name: getattr(self, name) for name, users in USED_BY.items() if self.initialisation in users}
+        own.pop("distillation", None)
         shown = [f"{name} {value}" for name, value in own.items() if (name, value) != ("smooth_terms", SMOOTH_TERMS)]
+        if self.distilled:
+            layers = lowest_layers(self.distilled.layers)
+            shown.append(f"{layers} from a window of {self.distilled.window} on {self.distilled.tokens:,} tokens")
         return ", ".join([self.initialisation, *shown])
+
+
+def lowest_layers(number: int) -> str:
+    """Returns "lowest layer" or, for several, such as "3 lowest layers"."""
+    return "lowest layer" if number == 1 else f"{number} lowest layers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ def use_window(model: PreTrainedModel, window: Window | None) -> None:
         raise ModelError(f"attention_window is for {families} models, not for {model.config.model_type}: remove it")
     if window.num_layers is not None:
         check_local_layers(window.num_layers, model.config)
-    for number, layer in enumerate(layers_of(model.base_model)):
+    for number, layer in enumerate(layers_of(cast(PreTrainedModel, model.base_model))):
         for module in layer.modules():
             setattr(module, LAYER, number)
     name = NAME.format(window.each_side, window.num_global, window.num_layers or ALL)

@@ -1,18 +1,20 @@
 """Settings of the extend stage: how a model gets more positions."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
+from longmlm.settings.pretrain import Precision
 from longmlm.settings.tables import Unused
 
-Initialisation = Literal["hierarchical", "tile", "random", "interpolate", "stretched", "fitted"]
+Initialisation = Literal["hierarchical", "tile", "random", "interpolate", "stretched", "fitted", "distilled"]
 PositionMode = Literal["materialized", "generated"]
 USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some initialisations have
     "alpha": ("hierarchical",),
-    "smooth_terms": ("stretched", "fitted"),
+    "smooth_terms": ("stretched", "fitted", "distilled"),
+    "distillation": ("distilled",),
 }
-DRAWN = ("random", "fitted")  # initialisations that draw random numbers
+DRAWN = ("random", "fitted", "distilled")  # initialisations that draw random numbers
 SMOOTH_TERMS, NUM_GLOBAL_TOKENS = 4, 1
 
 
@@ -33,6 +35,35 @@ def check_window(attention_window: int | None, num_global_tokens: int, local_lay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Distillation:
+    """How the lowest layers learn to give with full attention the states that a window gives them."""
+
+    layers: int | None = None
+    """How many layers, counted from the lowest, are trained; by default, half of them."""
+    window: int | None = None
+    """How many tokens on each side a token of the teacher attends to; by default, half as many as the base model has
+    positions: within them, no two tokens have the same one."""
+    num_tokens: int = 150_000
+    """Tokens to train on: training steps without a head, and with the lowest layers only."""
+    batch_tokens: int = 2048
+    """Tokens per step, rounded to whole rows, at least one."""
+    learning_rate: float = 5e-4
+    """Peak of the learning rate, which rises over the first tenth of the steps and falls to zero."""
+    precision: Precision = "auto"
+    """Autocast precision: no (fp32), fp16, bf16, or auto (bf16 if the hardware supports it, else no)."""
+
+    def resolved(self, num_layers: int, base_positions: int) -> "Distillation":
+        """Returns the settings with the defaults for a model with so many layers and trained positions."""
+        layers, window = self.layers or -(-num_layers // 2), self.window or max(1, base_positions // 2)
+        return replace(self, layers=layers, window=window)
+
+    def __post_init__(self) -> None:
+        given = (self.layers or 1, self.window or 1, self.num_tokens, self.batch_tokens, self.learning_rate)
+        if min(given) <= 0 or 0 in (self.layers, self.window):
+            raise ValueError("layers, window, num_tokens, batch_tokens and learning_rate must be positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendRecipe:
     """How the long model is made; changing it makes a different model."""
 
@@ -48,6 +79,8 @@ class ExtendRecipe:
     """Only for hierarchical: weight of the block; the offset within it has weight 1 - alpha."""
     smooth_terms: int = SMOOTH_TERMS
     """Only for stretched and fitted: number of cosines (DCT-II) in the smooth, stretched part of the table."""
+    distillation: Distillation = Distillation()
+    """Only for distilled: the teacher's window and layers, and how much they are trained."""
     mode: PositionMode = "materialized"
     """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
     attention_window: int | None = None
@@ -114,3 +147,15 @@ class ExtendConfig:
     recipe: ExtendRecipe
     revision: str | None = None
     """Branch, tag or commit of a model on the hub."""
+    rows: str | None = None
+    """Only for initialisation = distilled: folder of packed rows, or hf:OWNER/NAME[@REVISION], to distill on."""
+
+    def __post_init__(self) -> None:
+        is_distilled = self.recipe.initialisation == "distilled"
+        if is_distilled and self.rows is None:
+            raise ValueError("initialisation = distilled needs rows: name packed rows, or set another initialisation")
+        if is_distilled and self.recipe.add_tokens is not None:
+            raise ValueError(
+                "initialisation = distilled reads rows, which have none of the tokens that add_tokens adds: add tokens "
+                "first, in an extension without num_positions"
+            )
