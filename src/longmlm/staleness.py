@@ -107,9 +107,8 @@ def is_complete(stage: StageConfig) -> bool:
 
 def is_trained(stage: PretrainConfig) -> bool:
     """Returns whether the run has made and evaluated its last step, or has ended because it recovered."""
-    run = Path(stage.run)
     with suppress(ArtifactError):
-        state, saved = artifact.read(RunSummary, run / RunSummary.FILE).state, newest_state(run)
+        state, saved = artifact.read(RunSummary, Path(stage.run) / RunSummary.FILE).state, newest_state(Path(stage.run))
         continuations = saved.continuations if saved else ()
         return is_finished(state, stage.recipe, continuations, stage.runtime.stop_when_recovered)
     return False
@@ -178,6 +177,8 @@ def _extension(stage: ExtendConfig, folder: Path) -> Iterator[Pair]:
         return
     yield _revision("revision", base, stage.revision)
     recorded = asdict(extension) if extension else {}
+    if (distilled := extension and extension.distilled) and stage.rows:
+        yield Pair("other rows", distilled.rows_sha256, _rows_sha256(stage.rows) or distilled.rows_sha256, stage.rows)
     if extension is None and recipe.num_positions:  # only tokens were added
         config = config_of_model(str(folder), needs_weights=False)
         recorded["num_positions"] = num_usable_positions(config) if config else None
@@ -280,10 +281,9 @@ def _local(name: str) -> ModelSource:
 
 def _best(name: str) -> Path:
     """Returns a model, of a run its best checkpoint, or the run itself before it has one."""
-    try:
+    with suppress(CheckpointError):
         return Path(likely_best_checkpoint(name))
-    except CheckpointError:
-        return Path(name)
+    return Path(name)
 
 
 def _weights(name: str, recorded: str | None) -> tuple[Path, str | None]:

@@ -1,6 +1,6 @@
 """longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -86,7 +86,7 @@ class Extension:
     alpha: float
     seed: int
     smooth_terms: int = SMOOTH_TERMS
-    distillation: Distillation = Distillation()
+    distillation: Distillation = field(default_factory=Distillation)
     distilled: Distilled | None = None
     mode: PositionMode = "materialized"
     attention_window: int | None = None

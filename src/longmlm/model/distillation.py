@@ -111,6 +111,7 @@ class _Lowest:
     @classmethod
     def of(cls, model: PreTrainedModel, num_layers: int, precision: ComputePrecision) -> "_Lowest":
         lowest = copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
+        lowest.to("cuda" if torch.cuda.is_available() else "cpu")
         layers = layers_of(cast(PreTrainedModel, lowest.base_model))
         del layers[num_layers:]
         trained = (position_table_of(lowest).rows.weight, *layers.parameters())
@@ -148,8 +149,8 @@ class _Run:
         self.adam.param_groups[0]["lr"] = self.learning_rate * rate
         device, error = self.student.trained[0].device, 0.0
         micro_batches = batches[self.step * batches.rows_per_step]
-        for batch in micro_batches:
-            batch = batch.to(device)
+        for micro_batch in micro_batches:
+            batch = micro_batch.to(device)
             with torch.no_grad():
                 goal = self.teacher.states(batch)
             loss = (self.student.states(batch) - goal).square().sum() / goal.square().sum() / len(micro_batches)

@@ -16,10 +16,12 @@ from transformers import PreTrainedModel
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.data.pretrained import forget_lengths
+from longmlm.data.rows import Rows
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import save_model
+from longmlm.model.distillation import distill
 from longmlm.model.fitted_positions import NUM_LAYERS, PositionAttention, fitted_table
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import max_positions_at_a_time
@@ -68,7 +70,7 @@ def long_table(model: PreTrainedModel, extension: Extension) -> Tensor:
     """Returns the model's usable position rows extended to `extension.num_positions`, with any number of threads."""
     trained = position_table_of(model, extension.base.name).usable_rows.cpu()
     table = extended_table(trained, extension)
-    if extension.initialisation != "fitted":
+    if extension.initialisation not in ("fitted", "distilled"):
         return table
     return fitted_table(trained, table, PositionAttention.of(model, NUM_LAYERS), extension.seed)
 
@@ -99,10 +101,25 @@ def with_num_positions(loaded: LoadedModel, num_positions: int) -> LoadedModel:
     return replace(with_positions(loaded, table), provenance=replace(loaded.provenance, extension=extension))
 
 
+def with_distilled_layers(
+    long: LoadedModel, base: LoadedModel, extension: Extension, rows: Rows, unfinished: Path
+) -> tuple[LoadedModel, Extension]:
+    """Returns the long model with its lowest layers distilled, and the extension with the record; see `distill`."""
+    repeated = extended_table(position_table_of(base.model).usable_rows, replace(extension, initialisation="tile"))
+    model, distilled = distill(long, with_positions(base, repeated), extension, rows, unfinished)
+    return model, replace(extension, distilled=distilled)
+
+
 def write_extension(
-    base: LoadedModel, extension: Extension | None, folder: Path, terms: Terms | None = None
+    base: LoadedModel,
+    extension: Extension | None,
+    folder: Path,
+    terms: Terms | None = None,
+    rows: Rows | None = None,
 ) -> ExtensionReport:
     """Writes the base model with more positions, more tokens or both into `folder`, and returns what changed.
+
+    `rows` are those that an extension distils on.
 
     The folder is then loaded again. On inputs of up to n of the base model's tokens, the logits of these tokens must
     equal the base model's: bit for bit, or up to rounding if tokens were added. Only an initialisation that changes
@@ -116,6 +133,9 @@ def write_extension(
         trained = position_table_of(base.model, extension.base.name).usable_rows
         table = long_table(base.model, extension)
         long = with_positions(long, table)
+        if rows:
+            long, extension = with_distilled_layers(long, base, extension, rows, Path(f"{folder}.unfinished"))
+            table = position_table_of(long.model).usable_rows
     provenance = Provenance(extension=extension, added_tokens=terms.record if terms else base.provenance.added_tokens)
     with new_folder(folder) as partial:
         save_model(long.model, long.tokenizer, long.carried, partial)

@@ -48,6 +48,7 @@ FAMILIES = {
     "nomic_bert": Family("rotary", *BERT_HEAD, is_gated=True),
     "eurobert": Family("rotary", ("lm_head",), None, is_gated=True),
 }
+SHARED_LAYERS = ("albert",)
 LEARNED_FAMILIES = tuple(name for name, family in FAMILIES.items() if family.positions == "learned")
 RELEASED_FAMILIES = {"longformer": ROBERTA}  # which longmlm writes and measures, but neither extends nor trains
 LONGFORMER_FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")  # whose layers Longformer has
@@ -222,16 +223,18 @@ def planned_extension(
         check_num_positions(base_positions, extension.num_positions)
         if extension.local_layers is not None:
             check_local_layers(extension.local_layers, config)
+        if extension.initialisation == "distilled":
+            check_local_layers(extension.distillation.layers or 1, config, "distillation.layers")
     return extension
 
 
-def check_local_layers(number: int, config: Any) -> None:
-    """Raises ModelError unless so many of a model's lowest layers can attend differently from the others."""
+def check_local_layers(number: int, config: Any, setting: str = "local_layers") -> None:
+    """Raises ModelError unless so many of a model's lowest layers can differ from the others, as `setting` asks."""
     num_layers = _first(config, *NUM_LAYERS)
     if num_layers is not None and number > num_layers:
-        raise ModelError(f"local_layers = {number}, but the model has {counted(num_layers, 'layer')}: set fewer")
-    if config.model_type == "albert":
-        raise ModelError("local_layers needs layers with weights of their own, and ALBERT's share theirs: remove it")
+        raise ModelError(f"{setting} = {number}, but the model has {counted(num_layers, 'layer')}: set fewer")
+    if config.model_type in SHARED_LAYERS:
+        raise ModelError(f"{setting} needs layers with weights of their own, and ALBERT's share theirs: remove it")
 
 
 def attention_note(recipe: ExtendRecipe, base_positions: int, config: Any) -> str:

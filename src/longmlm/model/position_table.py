@@ -112,7 +112,7 @@ def extended_table(trained: Float[Tensor, "n width"], extension: Extension) -> F
             return random_table(trained, num_positions, extension.seed)
         case "interpolate":
             return interpolated_table(trained, num_positions)
-        case "stretched" | "fitted":
+        case "stretched" | "fitted" | "distilled":
             return stretched_table(trained, num_positions, extension.smooth_terms)
         case _:
             assert_never(extension.initialisation)

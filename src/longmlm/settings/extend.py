@@ -111,6 +111,11 @@ class ExtendRecipe:
             raise ValueError(
                 "mode = generated computes rows from the base rows: set initialisation to hierarchical or tile"
             )
+        if self.initialisation == "distilled" and self.attention_window is not None:
+            raise ValueError(
+                "initialisation = distilled makes a model with full attention from a window of its teacher: remove "
+                "attention_window, or set distillation.window"
+            )
         check_window(self.attention_window, self.num_global_tokens, self.local_layers)
         if not 0 <= self.seed < 2**63:
             raise ValueError("seed must be at least 0 and below 2 ** 63")

@@ -103,16 +103,12 @@ class ResolvedPipeline(Pipeline):
     def stages(self) -> dict[str, StageConfig]:
         """The settings of the stages in running order.
 
-        extend comes first: it takes seconds, may add tokens, and refuses a model or a length that cannot work before
-        prepare spends hours on the corpus.
+        extend comes first, unless it distils on rows: it takes seconds, may add tokens, and refuses a model or a length
+        that cannot work before prepare spends hours on the corpus.
         """
-        stages = {
-            "extend": self.extend,
-            "prepare": self.prepare,
-            "pretrain": self.pretrain,
-            "evaluate": self.evaluate,
-            "release": self.release,
-        }
+        first = {"prepare": self.prepare} if self.extend and self.extend.rows is not None else {}
+        stages = first | {"extend": self.extend, "prepare": self.prepare, "pretrain": self.pretrain}
+        stages |= {"evaluate": self.evaluate, "release": self.release}
         names = get_args(StageName)[: get_args(StageName).index(self.until) + 1]
         return {name: config for name, config in stages.items() if config is not None and name in names}
 
@@ -194,6 +190,8 @@ def followers(base: Pipeline, tables: Mapping[str, Any]) -> Iterator[Follower]:
         yield "revision", revision, "extend.revision"
         if base.extension:
             yield "length", base.length, "extend.recipe.num_positions"
+            if table_at(tables, "extend", "recipe").get("initialisation") == "distilled":
+                yield *rows, "extend.rows"
         if _adds_tokens(tables):
             name, tokenizer = long
     yield name, tokenizer, "prepare.recipe.tokenizer"

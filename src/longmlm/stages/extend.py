@@ -4,7 +4,8 @@ from pathlib import Path
 
 from transformers import PreTrainedConfig
 
-from longmlm.artifacts.provenance import Extension, ModelSource
+from longmlm.artifacts.provenance import Extension, ModelSource, read_provenance
+from longmlm.data.rows import open_named_rows, pin_rows
 from longmlm.folders import check_absent
 from longmlm.hubs.model_files import local_model_sha256
 from longmlm.model.architecture import architecture_of
@@ -25,7 +26,8 @@ def extend(config: ExtendConfig) -> None:
     n = architecture_of(base.model).num_positions
     extension = planned_extension(recipe, source, base.provenance, base.model.config, n)
     terms = read_terms(recipe.add_tokens, base.tokenizer, source) if recipe.add_tokens is not None else None
-    report = write_extension(base, extension, output, terms)
+    rows = None if config.rows is None else open_named_rows(pin_rows(config.rows), "train")
+    report = write_extension(base, extension, output, terms, rows)
     for note in (*base.notes, *base.carried.lines):
         print(note)
     if terms:
@@ -34,6 +36,7 @@ def extend(config: ExtendConfig) -> None:
             f"tokens: {added:,} added from {recipe.add_tokens}, {skipped:,} skipped (known, repeated or not decodable)"
         )
     if extension:
+        extension = read_provenance(output).extension or extension  # with the record of a distillation
         describe_extension(extension, recipe, report, base.model.config)
     expected = " (expected: trained rows change)" if extension and extension.changes_trained_rows else ""
     print(f"largest difference of a logit on inputs of up to {n} tokens: {report.largest_difference:.3}{expected}")
