@@ -1,0 +1,82 @@
+"""Accuracy before training: windows in the lowest layers, tables with full attention, and distilled models.
+
+    python docs/experiments/scripts/local_layers.py --model MODEL --rows ROWS --num-positions 1536 --max-rows 40 \
+        --initialisations hierarchical tile fitted --layers 1 2 3 4 5 6 --models distilled=FOLDER --output FOUND.json
+
+The windows have half of the base model's positions on each side, and tiled positions. Each arm is a line in the output,
+with the base model in chunks under the same masks; `--models` names extended models to measure too.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from runs import BaseModel, base_model_parser
+
+from longmlm.artifacts.accuracy import Measured, row_difference
+from longmlm.artifacts.provenance import Extension, ModelSource
+from longmlm.model.extension import long_table, with_positions
+from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.mlm import MlmObjective
+from longmlm.model.window import Window
+from longmlm.model.window_attention import use_window
+from longmlm.runtime.launch import resolved_precision
+from longmlm.settings.extend import ExtendRecipe
+
+
+def extended(base: BaseModel, options: argparse.Namespace, initialisation: str) -> LoadedModel:
+    """Returns the base model with a longer table and full attention."""
+    recipe = ExtendRecipe(num_positions=options.num_positions, initialisation=initialisation)
+    extension = Extension.of(recipe, ModelSource(name=options.model), base.num_positions)
+    return with_positions(base.loaded, long_table(base.loaded.model, extension))
+
+
+def report(options: argparse.Namespace) -> None:
+    """Measures all arms, prints a line for each, and adds them to the output."""
+    base, precision = BaseModel.of(options), resolved_precision("auto")
+    chunks = base.measure(MlmObjective(base.loaded.model, precision), "chunks")
+    found = []
+
+    def add(arm: str, release_class: str, measured: Measured) -> None:
+        change = row_difference(measured, chunks)
+        assert change is not None
+        found.append(
+            {
+                "model": options.name or options.model,
+                "positions": options.num_positions,
+                "arm": arm,
+                "release_class": release_class,
+                "num_rows": len(base.frozen.row_ids),
+                "base_chunks": [chunks.whole.accuracy, chunks.whole.loss],
+                "before": [measured.whole.accuracy, measured.whole.loss],
+                "difference": [change.points, change.standard_error],
+            }
+        )
+        before = f"{measured.whole.accuracy:.2f} ({measured.whole.loss:.3f})"
+        print(f"{arm:24}{before}   {change.points:+.2f} ± {change.standard_error:.2f} points", flush=True)
+
+    kind = type(base.loaded.model).__name__
+    add("base_chunks", kind, chunks)
+    for initialisation in options.initialisations:
+        long = extended(base, options, initialisation).model
+        add(initialisation, kind, base.measure(MlmObjective(long, precision), "whole"))
+    for number in options.layers:
+        long = extended(base, options, "tile").model
+        use_window(long, Window(base.num_positions // 2, 0, number))
+        measured = base.measure(MlmObjective(long, precision), "whole")
+        add(f"local layers: {number}", "LongformerForMaskedLM", measured)
+    for name, folder in (one.split("=", 1) for one in options.models):
+        add(name, kind, base.measure(MlmObjective(load_model(folder).model, precision), "whole"))
+    path = Path(options.output)
+    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    path.write_text(json.dumps([*before, *found], indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = base_model_parser(__doc__)
+    parser.add_argument("--name", help="of the model in the output")
+    parser.add_argument("--initialisations", nargs="*", default=[])
+    parser.add_argument("--layers", nargs="*", type=int, default=[])
+    parser.add_argument("--models", nargs="*", default=[])
+    parser.add_argument("--output", required=True)
+    report(parser.parse_args())
