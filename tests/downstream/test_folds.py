@@ -1,10 +1,11 @@
 """Folds: they divide the documents but no copies and no groups, stratified, as a function of documents and seed."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from longmlm.downstream.documents import LabelledCorpus, units_of
@@ -30,10 +31,11 @@ def document(number: int, label: str = "a", **more: str | None) -> LabelledDocum
     return replace(LabelledDocument(id=f"d{number}", text=f"Text {number}.", labels=(label,)), **more)
 
 
-def classes(counts: dict[str, int]) -> LabelledCorpus:
-    """Returns a corpus with so many documents of each class."""
+def classes(counts: dict[str, int], with_dev: bool = False) -> LabelledCorpus:
+    """Returns a corpus with so many documents of each class; `with_dev` adds a development document."""
     labels = [label for label, count in counts.items() for _ in range(count)]
-    return corpus_of([document(number, label) for number, label in enumerate(labels)])
+    dev = [document(len(labels), min(counts), split="dev")] if with_dev else []
+    return corpus_of([*(document(number, label) for number, label in enumerate(labels)), *dev])
 
 
 def check_parts(corpus: LabelledCorpus, fold: Fold) -> None:
@@ -77,39 +79,57 @@ def test_folds_test_every_document_once_and_divide_neither_copies_nor_groups(
         check_parts(corpus, fold)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=30)
 @given(
-    counts=st.dictionaries(st.sampled_from("abcd"), st.integers(3, 20), min_size=2),
-    num_folds=st.integers(2, 4),
-    seed=st.integers(0, 9),
+    counts=st.dictionaries(st.sampled_from("abcdef"), st.integers(2, 20), min_size=1),
+    num_folds=st.integers(2, 6),
+    seed=st.integers(0, 2**63 - 1),
 )
 def test_classes_and_sizes_of_folds_differ_by_at_most_one(counts: dict[str, int], num_folds: int, seed: int) -> None:
-    corpus = classes(counts)
+    assume(sum(counts.values()) >= num_folds)
+    corpus = classes(counts, with_dev=True)
     folds = folds_of(corpus, seed, num_folds=num_folds)
     tests = [Counter(corpus.documents[number].labels[0] for number in (*fold.test, *fold.untested)) for fold in folds]
     for found in ([test.total() for test in tests], *([test[label] for test in tests] for label in counts)):
         assert max(found) - min(found) <= 1
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=30)
+@example(counts={"a": 2, "b": 7, "c": 10, "d": 29}, fraction=0.484375, seed=2)
+@example(counts={"a": 3, "b": 8, "c": 11}, fraction=0.46875, seed=2)
 @given(
-    counts=st.dictionaries(st.sampled_from("abcd"), st.integers(2, 30), min_size=2),
-    fraction=st.floats(0.05, 0.5),
-    seed=st.integers(0, 9),
+    counts=st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 30), min_size=1),
+    fraction=st.floats(0.01, 0.99),
+    seed=st.integers(0, 2**63 - 1),
 )
 def test_drawn_documents_are_the_fraction_of_each_class_and_leave_every_class(
     counts: dict[str, int], fraction: float, seed: int
 ) -> None:
-    assume(sum(counts.values()) > 10)
-    corpus = classes(counts)
+    assume(max(counts.values()) > 1)
+    corpus = classes(counts, with_dev=True)
     (fold,) = folds_of(corpus, seed, test_fraction=fraction)
     check_parts(corpus, fold)
     assert fold.untested == ()
     tested = Counter(corpus.documents[number].labels[0] for number in fold.test)
-    for label, count in counts.items():
-        assert abs(tested[label] - fraction * count) < 3
-    assert abs(len(fold.test) - max(1, fraction * len(corpus.documents))) <= len(counts)
+    shares = {label: min(fraction * count, count - 1) for label, count in counts.items()}
+    for label, share in shares.items():
+        assert math.floor(share) <= tested[label] <= math.ceil(share)
+    assert abs(tested.total() - max(1, sum(shares.values()))) < 0.5 + 1e-9
     assert {corpus.documents[number].labels[0] for number in fold.train} == {*counts}
+
+
+@settings(deadline=None, max_examples=30)
+@given(sizes=st.lists(st.integers(1, 6), min_size=4, max_size=60), fraction=st.floats(0.1, 0.5))
+def test_drawn_groups_of_each_size_are_the_fraction_of_documents(sizes: list[int], fraction: float) -> None:
+    numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
+    dev = document(len(numbers), split="dev")
+    corpus = corpus_of([*(document(n, group=f"{number}") for n, number in enumerate(numbers)), dev])
+    (fold,) = folds_of(corpus, test_fraction=fraction)
+    check_parts(corpus, fold)
+    found = Counter(sizes[numbers[number]] for number in fold.test)
+    assert abs(found.total() - fraction * len(numbers)) <= max(sizes)
+    for size, count in Counter(sizes).items():
+        assert abs(found[size] - fraction * count * size) <= max(sizes) + 1
 
 
 def test_folds_are_a_function_of_documents_and_seed_whatever_their_order() -> None:

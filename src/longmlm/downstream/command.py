@@ -19,6 +19,7 @@ from longmlm.data.files import SET_ASIDE, left_out
 from longmlm.downstream.artifacts import ComparedTask, DownstreamComparison, DownstreamTrial
 from longmlm.downstream.comparison import chosen_values, compared, failures, finding
 from longmlm.downstream.documents import LabelledCorpus, read_labelled, reasons_in_words
+from longmlm.downstream.folds import fold_of
 from longmlm.downstream.page import add_comparison, arms_table, write_downstream
 from longmlm.downstream.planned import FOLDER, TRAINING, Plan
 from longmlm.downstream.records import sources_of
@@ -78,8 +79,6 @@ def summary(plan: Plan, corpus: LabelledCorpus) -> str:
 
     Raises DataError if the first fold cannot be made.
     """
-    from longmlm.downstream.folds import fold_of  # it imports scikit-learn
-
     config, task, data = plan.config, plan.config.task, plan.config.task.data
     aside, set_aside = reasons_in_words(corpus.set_aside), Path(config.output) / FOLDER / SET_ASIDE
     fold = fold_of(corpus, task, config.recipe.seeds[0], 0)

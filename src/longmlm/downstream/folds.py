@@ -1,24 +1,19 @@
 """Folds of labelled documents: which train, choose and test; a function of the documents, the task and the seed.
 
-Documents with the same text, and those of one group, are a unit, which is never divided. A share of the documents is
-drawn as some of many folds, but never the last documents with a label.
+Documents with the same text, and those of one group, are a unit, which is never divided.
 """
 
-import warnings
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
-from sklearn.model_selection import StratifiedGroupKFold
+from jaxtyping import Int64
 
 from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.records import LabelledDocument
 from longmlm.downstream.settings import LabelledTask
 from longmlm.errors import DataError, counted
-
-FINEST = 20  # parts of which a share has some
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +46,7 @@ def fold_of(corpus: LabelledCorpus, task: LabelledTask, seed: int, number: int) 
     rest = pool.difference(test)
     dev = given["dev"] or splitter.drawn(rest, task.dev_fraction, "dev_fraction")
     train = rest.difference(dev)
-    known = _labels_of(documents[n] for n in train)
+    known = _labels_of(documents, train)
     tested = {n for n in test if documents[n].all_labels <= known.keys()}
     if not tested:
         raise DataError(
@@ -63,54 +58,68 @@ def fold_of(corpus: LabelledCorpus, task: LabelledTask, seed: int, number: int) 
 
 
 class _Splitter:
-    """Divides documents at random, whole units together, each class in proportion if documents have one."""
+    """Divides documents at random, whole units together, each class in proportion if documents have one.
+
+    Units are placed one by one, the largest first, and those of a class after each other. If all are single documents,
+    folds differ by at most one in the documents of a class, and in all; a class's drawn share is rounded up or down.
+    """
 
     def __init__(self, corpus: LabelledCorpus, seed: int) -> None:
-        self.documents, self.seed = corpus.documents, seed % 2**32
+        self.documents, self.units, self.seed = corpus.documents, corpus.units, seed
         has_class = any(one.labels for one in self.documents) and not corpus.is_multilabel
         self.classes = np.array([one.labels[0] if has_class else "" for one in self.documents])
-        rank = {text: number for number, text in enumerate(sorted({one.text for one in self.documents}))}
-        self.ranks = np.array([rank[one.text] for one in self.documents])  # folds do not depend on the order of records
-        lowest = np.full(len(self.documents), len(self.documents))
-        np.minimum.at(lowest, np.array(corpus.units), self.ranks)
-        self.units = lowest[np.array(corpus.units)]
 
     def folds(self, pool: set[int], num_folds: int) -> list[set[int]]:
         """Returns the pool in disjoint parts; raises DataError if it has too few units."""
-        numbers = np.array(sorted(pool, key=lambda number: self.ranks[number]))
-        units, classes = self.units[numbers], self.classes[numbers]
-        if (num_units := len({*units})) < num_folds:
+        units, counts = self._shuffled(pool)
+        if len(units) < num_folds:
             raise DataError(
                 f"num_folds = {num_folds}, but documents that share a text or a group stay together, which leaves "
-                f"only {counted(num_units, 'part')}: set fewer folds"
+                f"only {counted(len(units), 'part')}: set fewer folds"
             )
-        is_rare = max(Counter(classes).values()) < num_folds  # which StratifiedGroupKFold refuses
-        folds = StratifiedGroupKFold(num_folds, shuffle=True, random_state=self.seed)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The least populated class")
-            divided = list(folds.split(numbers, np.zeros(len(numbers)) if is_rare else classes, units))
-        return [{*numbers[part].tolist()} for _, part in divided]
+        folds, sizes = [set[int]() for _ in range(num_folds)], np.zeros((num_folds, counts.shape[1]))
+        for unit, in_classes in zip(units, counts, strict=True):
+            smallest = np.lexsort((sizes.sum(axis=1), sizes @ in_classes))[0]  # in the unit's classes, then in all
+            folds[smallest].update(unit)
+            sizes[smallest] += in_classes
+        return folds
 
     def drawn(self, pool: set[int], fraction: float, setting: str) -> set[int]:
         """Returns about this fraction of the pool, at least one unit; every label stays in the rest."""
-        num_units = len({*self.units[[*pool]]})
-        share = Fraction(fraction).limit_denominator(FINEST)
-        largest_class = max(Counter(self.classes[[*pool]].tolist()).values())
-        num_parts = min(max(share.denominator, round(1 / fraction)), num_units, largest_class)
-        drawn: set[int] = set()
-        for part in self.folds(pool, num_parts)[:-1] if num_parts > 1 else ():
-            if not drawn or len(drawn) + len(part) / 2 <= fraction * len(pool):
-                drawn |= part
-        left = _labels_of(self.documents[n] for n in pool.difference(drawn))
-        lost = {self.units[n] for n in drawn if not self.documents[n].all_labels <= left.keys()}
-        drawn = {n for n in drawn if self.units[n] not in lost}
-        if not drawn:
+        units, counts = self._shuffled(pool)
+        seen, left = counts.cumsum(axis=0), _labels_of(self.documents, pool)
+        shares = np.minimum(fraction * seen[-1], seen[-1] - 1)
+        wanted = np.floor(shares)
+        num_more = max(1, round(shares.sum())) - int(wanted.sum())
+        wanted[np.argsort(wanted - shares, kind="stable")[:num_more]] += 1
+        drawn, taken = set[int](), np.zeros(len(wanted))
+
+        def is_spare(unit: list[int]) -> bool:
+            return all(left[label] > number for label, number in _labels_of(self.documents, unit).items())
+
+        for unit, in_classes, target in zip(units, counts, seen * wanted / seen[-1], strict=True):
+            if 2 * (target - taken) @ in_classes >= in_classes @ in_classes and is_spare(unit):  # gets closer to it
+                drawn.update(unit)
+                taken += in_classes
+                left -= _labels_of(self.documents, unit)
+        if not drawn and not (drawn := {*next(filter(is_spare, reversed(units)), ())}):
             raise DataError(
                 f"{setting} = {fraction:g} needs more than {counted(len(pool), 'document')}: each label needs a second "
                 "document, with another text and group"
             )
         return drawn
 
+    def _shuffled(self, pool: set[int]) -> tuple[list[list[int]], Int64[np.ndarray, "units classes"]]:
+        """Returns the units of the pool, and how many documents of each class they have."""
+        units = defaultdict[int, list[int]](list)
+        for number in sorted(pool, key=lambda number: self.documents[number].text):  # in whichever order they are read
+            units[self.units[number]].append(number)
+        shuffled = [*units.values()]
+        np.random.default_rng(self.seed).shuffle(shuffled)
+        shuffled.sort(key=lambda unit: (-len(unit), self.classes[unit[0]]))
+        classes = np.unique(self.classes[[*pool]])
+        return shuffled, np.array([(self.classes[unit, None] == classes).sum(axis=0) for unit in shuffled])
 
-def _labels_of(documents: Iterable[LabelledDocument]) -> Counter[str]:
-    return Counter(label for document in documents for label in document.all_labels)
+
+def _labels_of(documents: Sequence[LabelledDocument], numbers: Iterable[int]) -> Counter[str]:
+    return Counter(label for number in numbers for label in documents[number].all_labels)
