@@ -9,7 +9,7 @@ from longmlm.planning.size import RowsSize
 from longmlm.runtime.memory import KEPT_BYTES
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 
-LIBRARY_BYTES = 575_000_000  # Python with all libraries of a run, its open files and its page, without the model
+LIBRARY_BYTES = 680_000_000  # Python with all libraries of a run, its open files and its page, without the model
 
 
 @dataclass(frozen=True, slots=True)
