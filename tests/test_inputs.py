@@ -201,7 +201,7 @@ def test_words_are_not_masked_with_a_tokenizer_that_does_not_tell_them(
     check_inputs(pretrain)
     for unit in ("word", "span"):
         by_unit = replace(pretrain, recipe=replace(pretrain.recipe, masking=Masking(unit=unit)))
-        with pytest.raises(DataError, match="gone: its tokens do not tell where a word starts"):
+        with pytest.raises(DataError, match="gone: its tokens do not show where a word starts"):
             check_inputs(by_unit)
         check_inputs(replace(by_unit, start=Start(checkpoint=MINI)))
         with pytest.raises(DataError, match="gone: its tokens do not tell"):

@@ -27,10 +27,10 @@ WORDS = st.lists(st.integers(1, 12), max_size=60)
 
 def row_of(sizes: list[int], separators: int = 1, seed: int = 0) -> Row:
     """Returns a row of words of these sizes, with separators between words and special tokens at the ends."""
-    places = {len(sizes) * (number + 1) // (separators + 1) for number in range(separators)}
+    cuts = {len(sizes) * (number + 1) // (separators + 1) for number in range(separators)}
     ids, is_start, generator = [0], [False], np.random.default_rng(seed)
     for number, size in enumerate(sizes):
-        if number in places:
+        if number in cuts:
             ids, is_start = [*ids, 2], [*is_start, False]
         ids += generator.choice(VOCABULARY.drawable, size).tolist()
         is_start += [True] + [False] * (size - 1)
@@ -164,7 +164,7 @@ def test_every_word_is_selected_equally_often_also_at_the_ends_of_a_row_and_besi
     expected, deviation = 3_000 * 0.15, np.sqrt(3_000 * 0.15 * 0.85)
     assert times.sum() == 3_000 * 45
     assert np.abs(times[positions] - expected).max() < 5 * deviation
-    ends = [*positions[:5], *positions[-5:], *(at for place in (100, 200) for at in positions[place - 2 : place + 2])]
+    ends = [*positions[:5], *positions[-5:], *(at for end in (100, 200) for at in positions[end - 2 : end + 2])]
     assert np.abs(times[ends].mean() - expected) < 5 * deviation / np.sqrt(len(ends)) * 3, "spans make words dependent"
 
 

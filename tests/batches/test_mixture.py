@@ -33,10 +33,10 @@ def test_the_worked_example(monkeypatch: pytest.MonkeyPatch) -> None:
     assert both.drawn == (3, 7)
     drawn = both.batch(20, 10, seed=0)
     assert "".join("AB"[row_id >= 6] for row_id in drawn.row_ids.tolist()) == "BABABBABBB"
-    for place, source, size, first, index, epoch in ((3, 0, 6, 0, 1, 1), (5, 1, 3, 6, 2, 5)):
-        number = (source + 1) * sampling.EPOCHS + epoch
-        assert drawn.row_ids[place] == first + permuted(np.array([index]), size, 0, number).item()
-        assert drawn.epochs[place] == epoch
+    for draw, source, size, first, index, epoch in ((3, 0, 6, 0, 1, 1), (5, 1, 3, 6, 2, 5)):
+        number = (source + 1) * sampling.EPOCH_KEYS + epoch
+        assert drawn.row_ids[draw] == first + permuted(np.array([index]), size, 0, number).item()
+        assert drawn.epochs[draw] == epoch
 
 
 def test_each_block_holds_the_weighted_numbers_rounded_by_the_largest_remainder() -> None:

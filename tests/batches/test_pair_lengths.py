@@ -44,7 +44,7 @@ def lengths_of(pair: PairedRow) -> tuple[list[int], list[int]]:
         [end - begin for begin, end in pairwise(one)] for one in ([*first, border - 1], [*second, len(pair) - 1])
     ]
     segments = [border - 2, len(pair) - 1 - border]
-    return segments, [*segments, *(one[place] for one in sentences for place in (0, -1))]
+    return segments, [*segments, *(one[index] for one in sentences for index in (0, -1))]
 
 
 def right_by_lengths(rows: LooseRows, kind: PairKind) -> tuple[list[float], float]:

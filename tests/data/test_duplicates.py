@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from longmlm.artifacts.rows import SPLITS, RowsManifest, read_rows_manifest
 from longmlm.data.corpus import text_hash
-from longmlm.data.duplicates import firsts, survey_slice
+from longmlm.data.duplicates import first_copies, survey_slice
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.rows import open_rows
@@ -39,7 +39,7 @@ def test_families_are_what_copies_and_copies_of_copies_join(keys: list[list[int]
         for one in range(12):
             linked = [other for other in range(12) if any(key[one] == key[other] for key in keys)]
             family[one] = min(family[other] for other in linked)
-    assert firsts(np.array(key, dtype=np.uint64) for key in keys).tolist() == family
+    assert first_copies(np.array(key, dtype=np.uint64) for key in keys).tolist() == family
 
 
 @pytest.fixture(scope="module")

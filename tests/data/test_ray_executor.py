@@ -111,7 +111,7 @@ def test_secrets_are_passed_on_but_not_to_the_logs_of_ray(monkeypatch: pytest.Mo
         monkeypatch.setenv(name, value)
     job = {"runtime_env": {"env_vars": {"MYVAR": "of the job"}}}
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
-    found = ray_executor.passed_on()
+    found = ray_executor.forwarded()
     assert {name: found.get(name) for name in given} == {**given, "SLURM_JOB_ID": None, "MYVAR": None}
     seen: dict = {}
     monkeypatch.setattr(ray, "init", lambda **options: seen.update(options))

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from longmlm.data import executor
-from longmlm.data.executor import LOOK_SECONDS, SUSPENDED_SECONDS, check_running
+from longmlm.data.executor import CHECK_SECONDS, SUSPENDED_SECONDS, check_running
 from longmlm.errors import DataError
 
 
@@ -32,25 +32,25 @@ def send(worker: subprocess.Popen, number: signal.Signals) -> None:
 
 
 def test_a_worker_may_be_suspended_for_a_while_and_not_for_minutes(worker: subprocess.Popen) -> None:
-    looks = Counter[int]()
-    allowed = round(SUSPENDED_SECONDS / LOOK_SECONDS)
+    times_suspended = Counter[int]()
+    allowed = round(SUSPENDED_SECONDS / CHECK_SECONDS)
     for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP):
         send(worker, number)
         for _ in range(allowed):
-            check_running([worker.pid], looks)
+            check_running([worker.pid], times_suspended)
     with pytest.raises(DataError, match=f"worker process {worker.pid} has been suspended for 120 s: .* are kept$"):
-        check_running([worker.pid], looks)
+        check_running([worker.pid], times_suspended)
 
 
 def test_a_worker_that_has_ended_is_left_to_the_pool(worker: subprocess.Popen) -> None:
     worker.kill()
     worker.wait()
-    looks = Counter({worker.pid: 1000})
-    check_running([worker.pid], looks)
+    times_suspended = Counter({worker.pid: 1000})
+    check_running([worker.pid], times_suspended)
 
 
 def test_prepare_looks_at_its_workers_while_it_waits(worker: subprocess.Popen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(executor, "CHECK_SECONDS", 0.01)
     monkeypatch.setattr(executor, "SUSPENDED_SECONDS", 0.03)
     monkeypatch.setattr(multiprocessing, "active_children", lambda: [worker])
     done, waiting = Future[None](), Future[None]()

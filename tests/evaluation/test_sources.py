@@ -48,6 +48,6 @@ def test_sources_divide_the_sums_of_all_rows(
 
 
 def test_a_source_without_a_measured_row_is_left_out_and_one_source_is_not_told_apart(frozen: FrozenRows) -> None:
-    assert list(of_sources(frozen, (0.5, 0.01, 0.49), max_rows=5).places_by_source) == ["novels", "letters"]
-    assert of_sources(frozen, (1.0,)).places_by_source == {}
-    assert frozen.places_by_source == {}
+    assert list(of_sources(frozen, (0.5, 0.01, 0.49), max_rows=5).rows_by_source) == ["novels", "letters"]
+    assert of_sources(frozen, (1.0,)).rows_by_source == {}
+    assert frozen.rows_by_source == {}

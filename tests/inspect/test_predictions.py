@@ -37,9 +37,9 @@ def test_predictions_are_those_of_filled_masks(world: World, rows: Rows, frozen:
     assert len(filled) > 2
     for one in filled:
         [reading] = readings[one.row_id]
-        place = next(place for place, token in enumerate(reading.selected) if token.position == one.position)
-        guesses = reading.guesses["long"][place]
-        assert reading.selected[place].text == visible(one.truth)
+        index = next(index for index, token in enumerate(reading.selected) if token.position == one.position)
+        guesses = reading.guesses["long"][index]
+        assert reading.selected[index].text == visible(one.truth)
         assert [guess.text for guess in guesses] == [visible(text) for text, _ in one.guesses]
         assert [guess.probability for guess in guesses] == pytest.approx([value for _, value in one.guesses], abs=1e-5)
 

@@ -124,8 +124,8 @@ def test_views_have_the_positions_and_the_text_of_the_row(row, reader: Reader, v
     masked = mask_row(packed, vocabulary.maskable, Masking(selected_fraction=0.5), 7, 0, 0)
     whole = {token.position: token for token in reader.read("", masked).selected}
     seen: dict[int, Piece] = {}
-    for place, (shown, positions) in enumerate(viewer_of(view, base_positions, vocabulary.special)(masked)):
-        reading = reader.read("", shown, place * (base_positions - 2))
+    for index, (shown, positions) in enumerate(viewer_of(view, base_positions, vocabulary.special)(masked)):
+        reading = reader.read("", shown, index * (base_positions - 2))
         assert [token.position for token in reading.selected] == positions.tolist()
         seen |= {token.position: token for token in reading.selected}
         texts = [text_of(part) for part in reading.parts]

@@ -12,7 +12,7 @@ from torch import Tensor
 from longmlm.batches.masking import MaskedRow
 from longmlm.batches.pairs import NO_PAIR, PairedRow
 
-Target = Literal["mlm", "pair"]  # what a loss is of
+Target = Literal["mlm", "pair"]  # what a loss is computed on
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class MlmBatch:
     to themselves only: each document and, in a padded batch, the padding of each row.
 
     A batch of pairs has token types; `pair_starts` are the indices of the first tokens of its pairs, `pair_labels`
-    whether the second segment is a negative (1) or not (0). Rows that are no pair are left out there.
+    whether the second segment is a negative (1) or not (0). Rows that are not a pair are left out.
     """
 
     input_ids: Int64[Tensor, "rows length"]

@@ -101,7 +101,7 @@ def _select_words(
 ) -> Int64[np.ndarray, " selected"]:
     """Returns the tokens of whole words, in increasing order."""
     sizes = edges[1:] - edges[:-1]
-    keys = _different_keys(philox.random_raw(len(sizes)))
+    keys = _distinct_keys(philox.random_raw(len(sizes)))
     for count in (min(num_selected, len(sizes)), len(sizes)):  # mostly, enough of the first words fit
         order = _order(keys, count)
         totals = sizes[order].cumsum()
@@ -139,21 +139,21 @@ def _select_spans(
         gaps = (uniform[num_spans:-1] * (num_words - ends[-1] + 1)).astype(np.int64)  # words outside spans before each
         order = np.argsort(uniform[num_spans:-1], kind="stable")  # that of the gaps, and random where these are equal
         in_order = lengths[order]
-        begins = np.empty_like(gaps)
-        begins[order] = gaps[order] + in_order.cumsum() - in_order
-        begins += int(uniform[-1] * num_words)
-        firsts = ring[begins]
-        sizes = ring[begins + lengths] - firsts
+        first_words = np.empty_like(gaps)
+        first_words[order] = gaps[order] + in_order.cumsum() - in_order
+        first_words += int(uniform[-1] * num_words)
+        starts = ring[first_words]
+        sizes = ring[first_words + lengths] - starts
         totals = sizes.cumsum()
         if totals[-1] >= num_selected:
             break
         num_spans *= 2
     num_spans = int(totals.searchsorted(num_selected)) + 1
-    firsts, sizes = firsts[:num_spans], sizes[:num_spans]
+    starts, sizes = starts[:num_spans], sizes[:num_spans]
     sizes[-1] -= totals[num_spans - 1] - num_selected
     is_selected, opens_span = np.zeros((2, num_tokens), dtype=bool)
-    is_selected[_consecutive(firsts, sizes) % num_tokens] = True
-    opens_span[firsts % num_tokens] = True
+    is_selected[_consecutive(starts, sizes) % num_tokens] = True
+    opens_span[starts % num_tokens] = True
     return is_selected.nonzero()[0], opens_span[is_selected]
 
 
@@ -162,24 +162,24 @@ def span_lengths(uniform: Float64[np.ndarray, " spans"]) -> Int64[np.ndarray, " 
     return 1 + SPAN_LENGTH_CDF.searchsorted(uniform, side="right")
 
 
-def _consecutive(firsts: Int64[np.ndarray, " n"], sizes: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " tokens"]:
-    """Returns `sizes` numbers from each of `firsts` on."""
+def _consecutive(starts: Int64[np.ndarray, " n"], sizes: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " tokens"]:
+    """Returns all indices of runs with these starts and sizes, one run after the other."""
     ends = sizes.cumsum()
-    return (firsts - ends + sizes).repeat(sizes) + np.arange(ends[-1])
+    return (starts - ends + sizes).repeat(sizes) + np.arange(ends[-1])
 
 
-INDEX = np.uint64((1 << 24) - 1)  # the bits of a key that hold an index
+INDEX_MASK = np.uint64((1 << 24) - 1)  # the bits of a key that hold an index
 
 
-def _different_keys(words: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
+def _distinct_keys(words: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
     """Returns random numbers with their index as the last bits: all differ, so every sort gives the same order."""
-    return (words & ~INDEX) | np.arange(len(words), dtype=np.uint64)
+    return (words & ~INDEX_MASK) | np.arange(len(words), dtype=np.uint64)
 
 
 def _order(keys: UInt64[np.ndarray, " n"], count: int) -> Int64[np.ndarray, " count"]:
     """Returns the indices of the `count` smallest keys in increasing order of the keys."""
     smallest = np.sort(np.partition(keys, count - 1)[:count] if count < len(keys) else keys)
-    return (smallest & INDEX).astype(np.int64)
+    return (smallest & INDEX_MASK).astype(np.int64)
 
 
 def _unit_interval(words: UInt64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:

@@ -56,12 +56,12 @@ class Pairing:
         borders = _fair_borders(row, rows, row_id) if self.kind == "sop" else starts[1:]
         if not len(borders):
             return PairedRow(**_columns(row), second_start=len(row), label=NO_PAIR)
-        split, sign, start = _random_integers(Stream.PAIRS, seed, row_id, epoch, 3)
+        split, coin, start = _random_integers(Stream.PAIRS, seed, row_id, epoch, 3)
         border = int(borders[split % len(borders)])
         first, second = row.window(1, border, special), row.window(border, len(row) - 1, special)
-        if sign % 2 and self.kind == "sop":
+        if coin % 2 and self.kind == "sop":
             return _joined(second, first, NEGATIVE)
-        if sign % 2:
+        if coin % 2:
             drawn = _random_integers(Stream.PARTNERS, seed, row_id, epoch, NUM_PARTNERS)
             partners = (other for number in drawn if _is_partner(other := rows[number % len(rows)], row))
             if other := _random_second(partners, start, second, rows.row_length - len(first) - 1, special):
@@ -113,8 +113,8 @@ def _random_segment(other: Row, drawn: int, length: int, room: int) -> tuple[int
     Otherwise the label would follow from the last token of B. Only a first sentence of more than `room` tokens is cut.
     """
     starts, last = _sentence_starts(other), len(other) - 1
-    begins = starts[starts + length <= last]
-    begin = int(begins[drawn % len(begins)]) if len(begins) else int(starts[0])
+    fitting = starts[starts + length <= last]
+    begin = int(fitting[drawn % len(fitting)]) if len(fitting) else int(starts[0])
     ends = np.append(starts[1:], last)
     ends = ends[(begin < ends) & (ends <= begin + room)]
     return begin, int(ends[np.abs(ends - begin - length).argmin()]) if len(ends) else begin + room

@@ -32,9 +32,9 @@ from longmlm.settings.pretrain import Weight, has_shares, number_of, weights_pro
 
 NUM_ROUNDS = 6
 BLOCK = 1000
-SEARCHED = 100_000  # rows that are drawn at once to find one, at most
-# Where the numbers of permutations begin: those of blocks, and those of a source's epochs; without weights, at 0.
-BLOCKS, EPOCHS = 1 << 63, 1 << 40
+SEARCHED_ROWS = 100_000  # rows that are drawn at once to find one, at most
+# Keys of permutations: BLOCK_KEYS + b of block b, (s + 1) * EPOCH_KEYS + e of epoch e of source s; e without weights.
+BLOCK_KEYS, EPOCH_KEYS = 1 << 63, 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +114,24 @@ class Mixture:
 
     def batch(self, cursor: int, num_rows: int, seed: int) -> Draw:
         """Returns the `num_rows` rows that follow the first `cursor` rows of the run, with epochs of their sources."""
-        blocks, places = np.divmod(np.arange(cursor, cursor + num_rows, dtype=np.int64), BLOCK)
+        blocks, positions = np.divmod(np.arange(cursor, cursor + num_rows, dtype=np.int64), BLOCK)
         sources, draws = np.empty((2, num_rows), dtype=np.int64)
         for block in np.unique(blocks).tolist():
-            here = blocks == block
-            sources[here], draws[here] = (of_block[places[here]] for of_block in self._block(block, seed))
+            in_block = blocks == block
+            sources[in_block], draws[in_block] = (column[positions[in_block]] for column in self._block(block, seed))
         sizes = np.array(self.num_rows)
         epochs, index = np.divmod(draws, sizes[sources])
         row_ids = (np.cumsum(sizes) - sizes)[sources]
         for source, epoch in set(zip(sources.tolist(), epochs.tolist(), strict=True)):
-            here = (sources == source) & (epochs == epoch)
-            row_ids[here] += permuted(index[here], self.num_rows[source], seed, (source + 1) * EPOCHS + epoch)
+            same = (sources == source) & (epochs == epoch)
+            row_ids[same] += permuted(index[same], self.num_rows[source], seed, (source + 1) * EPOCH_KEYS + epoch)
         return Draw(row_ids, epochs)
 
     def _block(self, block: int, seed: int) -> tuple[Int64[np.ndarray, " block"], Int64[np.ndarray, " block"]]:
         """Returns the source of each row of a block, and how many rows of that source are drawn before it."""
         drawn = np.array(self.drawn)
-        sources = np.searchsorted(np.cumsum(drawn), permuted(np.arange(BLOCK), BLOCK, seed, BLOCKS + block), "right")
+        order = permuted(np.arange(BLOCK), BLOCK, seed, BLOCK_KEYS + block)
+        sources = np.searchsorted(np.cumsum(drawn), order, "right")
         draws = np.empty(BLOCK, dtype=np.int64)
         draws[np.argsort(sources, kind="stable")] = np.arange(BLOCK)  # by source, then by position in the block
         return sources, draws + (block * drawn - (np.cumsum(drawn) - drawn))[sources]
@@ -143,7 +144,7 @@ def rows_after(cursor: int, num_rows: int, dataset_rows: int, mixture: Mixture |
 
 def next_epoch(row_id: int, cursor: int, dataset_rows: int, mixture: Mixture | None, seed: int) -> int:
     """Returns the epoch of a row when it is drawn for the first time after the first `cursor` rows of a run."""
-    num_rows = min(SEARCHED, dataset_rows)
+    num_rows = min(SEARCHED_ROWS, dataset_rows)
     while True:
         draw = rows_after(cursor, num_rows, dataset_rows, mixture, seed)
         if len(epochs := draw.epochs[draw.row_ids == row_id]):
@@ -171,10 +172,10 @@ def mixture_of(weights: Mapping[str, Weight], sources: Mapping[str, tuple[int, i
     drawn = np.floor(exact).astype(np.int64)
     drawn[np.argsort(drawn - exact, kind="stable")[: BLOCK - drawn.sum()]] += 1
     if not drawn.all():
-        place, name = int(drawn.argmin()), list(sources)[drawn.argmin()]
+        number, name = int(drawn.argmin()), list(sources)[drawn.argmin()]
         raise DataError(
-            f"weights leave {name} unseen, with {exact[place]:.2g} of every {BLOCK:,} rows: raise weights.{name} from "
-            f"{numbers[place]:g} to {numbers[place] / exact[place]:.2g}"
+            f"weights leave {name} unseen, with {exact[number]:.2g} of every {BLOCK:,} rows: raise weights.{name} from "
+            f"{numbers[number]:g} to {numbers[number] / exact[number]:.2g}"
         )
     fill = (drawn * num_tokens / num_rows).sum() / BLOCK / (num_tokens.sum() / num_rows.sum())
     return Mixture(tuple(sources), tuple(num_rows.tolist()), tuple(drawn.tolist()), float(fill))

@@ -57,9 +57,8 @@ def check_rows_fit_model(
 ) -> None:
     """Raises DataError when rows were made with a different tokenizer, or are longer than `num_positions`.
 
-    Also raises it for rows with ids that the tokenizer does not have, or that give no pairs of this kind.
-
-    The model is called `name`, by default as its tokenizer.
+    Also raises it for rows with ids that the tokenizer does not have, or that give no pairs of this kind. The message
+    calls the model `name`, by default as its tokenizer.
     """
     if rows.manifest.plan.tokenizer_fingerprint != vocabulary.fingerprint:
         raise DataError(
@@ -128,7 +127,7 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
         parts = micro_batches(lengths, self.rows_per_step, self.num_processes, self.rows_per_micro_batch)
         return tuple(
             collate(
-                [masked[place] for place in part],
+                [masked[index] for index in part],
                 recipe.pad,
                 share.row_ids[part].tolist(),
                 recipe.isolates_documents,

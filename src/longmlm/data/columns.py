@@ -227,7 +227,7 @@ def _type_at(kind: pa.DataType, field: str) -> pa.DataType | None:
     if not pa.types.is_struct(kind):
         return None
     names = [one.name for one in kind]
-    for end in (len(field), *(at for at, sign in enumerate(field) if sign == ".")):
+    for end in (len(field), *(index for index, character in enumerate(field) if character == ".")):
         if field[:end] in names and (found := _type_at(kind[names.index(field[:end])].type, field[end + 1 :])):
             return found
     return None

@@ -22,8 +22,8 @@ from longmlm.settings.prepare import PrepareRecipe, Source
 
 MARK = BYTE_ORDER_MARK.decode()
 SAMPLED_FILES, SAMPLED_RECORDS, SAMPLED_BYTES = 10, 1_000, 8_000_000  # of a source, and of each of these files
-SAMPLED_PLACES = 16
-HASHES = 2**64  # how many values text_hash can take
+MAX_SAMPLED_SPANS = 16
+NUM_HASHES = 2**64  # how many values text_hash can take
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ def sample(
     total = sum(map(slice_bytes, slices))
     if total <= num_bytes:
         return [_documents(read_slice(spans, sources)) for spans in slices], 1.0
-    places = list(_places(slices))
-    found = [one for span in places for one in _records_from(span, sources[span.source], num_bytes // len(places))]
+    sampled = list(_sampled_spans(slices))
+    found = [one for span in sampled for one in _records_from(span, sources[span.source], num_bytes // len(sampled))]
     return [_documents(record for record, _ in found)], total / max(1.0, sum(size for _, size in found))
 
 
@@ -125,16 +125,16 @@ def _documents(records: Iterable[Document | SetAside]) -> Iterator[Document]:
     return (record for record in records if isinstance(record, Document))
 
 
-def _places(slices: Sequence[Slice]) -> Iterator[Span]:
+def _sampled_spans(slices: Sequence[Slice]) -> Iterator[Span]:
     """Yields parts of the slices to begin reading at; a compressed file would be decompressed up to there."""
     spans = [
         span for spans in slices for span in spans if not span.start or located(span.path).suffix not in COMPRESSED
     ]
-    spans = spans[:: -(-len(spans) // SAMPLED_PLACES)]
+    spans = spans[:: -(-len(spans) // MAX_SAMPLED_SPANS)]
     for span in spans:
         length, path = span.end - span.start, located(span.path)
         is_cut = kind_of(path) in (".jsonl", ".parquet", ".arrow") and path.suffix not in COMPRESSED
-        num_parts = min(length, SAMPLED_PLACES // len(spans)) if is_cut else 1
+        num_parts = min(length, MAX_SAMPLED_SPANS // len(spans)) if is_cut else 1
         for begin in range(0, length, -(-length // num_parts)):
             yield replace(span, start=span.start + begin, size=round(span.size * (1 - begin / length)))
 
@@ -205,10 +205,10 @@ def check_fields(source: Source, paths: Sequence[str]) -> None:
                     break
     is_unknown = not has_more or {*source.fields} <= {*missing} or source.split_field in missing
     if known and is_unknown:
-        place, setting = source.name_of(", ".join(source.files)), source.setting_of(missing[0])
+        files, setting = source.name_of(", ".join(source.files)), source.setting_of(missing[0])
         names = ", ".join(map(repr, known))
         which = "some" if setting == "text_fields" else "one"
-        raise DataError(f"no record of {place} has the field {missing[0]!r}: set {setting} to {which} of {names}")
+        raise DataError(f"no record of {files} has the field {missing[0]!r}: set {setting} to {which} of {names}")
 
 
 def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
@@ -216,7 +216,7 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
     fraction, reasons = recipe.held_out_fraction, Counter[str]()
     for number, source in enumerate(recipe.sources):
         check_fields(source, [*dict.fromkeys(span.path for spans in slices for span in spans if span.source == number)])
-    num_documents, lowest, highest, found = 0, HASHES, 0, set[Split]()
+    num_documents, lowest, highest, found = 0, NUM_HASHES, 0, set[Split]()
     for record in (record for spans in slices for record in read_slice(spans, recipe.sources)):
         if isinstance(record, SetAside):
             reasons[record.reason] += 1
@@ -244,11 +244,11 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
 
 def one_sided_message(documents: str, fraction: float, lowest: int, highest: int) -> str:
     """Returns that documents with hashes from `lowest` to `highest` land in one split, and a fraction that helps."""
-    between = (lowest + highest) / 2 / HASHES
-    if fraction * HASHES <= lowest:
-        which, enough = "none", f"{min((lowest * 10_000 // HASHES + 1) / 10_000, between):g} or more"
+    between = (lowest + highest) / 2 / NUM_HASHES
+    if fraction * NUM_HASHES <= lowest:
+        which, enough = "none", f"{min((lowest * 10_000 // NUM_HASHES + 1) / 10_000, between):g} or more"
     else:
-        which, enough = "each", f"{max(highest * 10_000 // HASHES / 10_000, between):g} or less"
+        which, enough = "each", f"{max(highest * 10_000 // NUM_HASHES / 10_000, between):g} or less"
     return f"{which} of {documents} is held out at held_out_fraction = {fraction:g}: set it to {enough}"
 
 
@@ -279,4 +279,4 @@ def side_key(document: Document, text_key: int) -> int:
 
 def split_of(key: int, held_out_fraction: float) -> Split:
     """Returns the split of all documents with this hash, such as copies of a text or the documents of a group."""
-    return "held_out" if key < held_out_fraction * HASHES else "train"
+    return "held_out" if key < held_out_fraction * NUM_HASHES else "train"

@@ -115,7 +115,7 @@ class DelimitedReader:
             self._lines.read()
 
     def _next_quote(self) -> tuple[int, bool]:
-        """Returns where the line ends whose quote decides whether a field is open here, and whether none is.
+        """Returns the end of the line whose quote decides whether a field is open here, and whether no field is open.
 
         That is the first quote that can only open or only close a field; without one, none is open.
         """
@@ -157,17 +157,17 @@ def quoting_of(head: str, delimiter: str, is_cut: bool = False) -> Quoting:
     cell = rf'(?:{QUOTED}|[^"\r\n{mark}]*+)'
     record = re.compile(rf"{cell}(?:{mark}{cell})*+(?:\r?\n|\Z)")
     unfinished = re.compile(rf'(?:{cell}{mark})*+"(?:[^"]++|"")*+\Z')
-    votes = num_fields = place = 0
-    while place < len(head):
-        found = record.match(head, place)
-        end = found.end() if found else head.find("\n", place) + 1 or len(head)
-        begin, text, place = place, head[place:end], end
+    votes = num_fields = offset = 0
+    while offset < len(head):
+        found = record.match(head, offset)
+        end = found.end() if found else head.find("\n", offset) + 1 or len(head)
+        begin, text, offset = offset, head[offset:end], end
         if not num_fields:
             if found and '"' in text:
                 return "double"
             num_fields = text.count(delimiter) + 1
         elif is_cut and not found and unfinished.match(head, begin):
-            votes, place = votes + (_vote(head[begin:], False, delimiter, num_fields) or 1), len(head)
+            votes, offset = votes + (_vote(head[begin:], False, delimiter, num_fields) or 1), len(head)
         elif '"' in text:
             votes += _vote(text, found is not None, delimiter, num_fields)
     return "double" if votes > 0 else "none"

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Int64, UInt64
 from pyarrow.dataset import dataset
 
 from longmlm.artifacts.rows import Families, Family
-from longmlm.data.corpus import HASHES, Document, one_sided_message, read_slice, side_key, text_hash
+from longmlm.data.corpus import NUM_HASHES, Document, one_sided_message, read_slice, side_key, text_hash
 from longmlm.data.encoding import batches
 from longmlm.data.signatures import NUM_BANDS, band_hashes
 from longmlm.data.slices import COPIES, SliceJob
@@ -69,19 +69,19 @@ def find_families(job: SliceJob) -> Families:
         return survey.to_table(columns=[name])[name].to_numpy()
 
     hashes, sides, is_held_out = column("hash"), column("side"), column("is_held_out")
-    own, exact = np.arange(len(hashes)), firsts([hashes])
-    first = firsts(map(column, BANDS)) if recipe.sought == "near" else exact
-    stays = {"keep": own, "exact": exact, "near": first}[recipe.duplicates]  # what is packed in its place
-    end, family = np.uint64(np.ceil(recipe.held_out_fraction * HASHES)), _sides(first, stays, sides, is_held_out)
+    own, exact = np.arange(len(hashes)), first_copies([hashes])
+    first = first_copies(map(column, BANDS)) if recipe.sought == "near" else exact
+    kept = {"keep": own, "exact": exact, "near": first}[recipe.duplicates]  # the copy of each document that is packed
+    end, family = np.uint64(np.ceil(recipe.held_out_fraction * NUM_HASHES)), _sides(first, kept, sides, is_held_out)
     is_leak = (is_held_out | (sides < end)) != (family < end)
-    _check_sides(recipe, family[stays == own])
-    copies = np.flatnonzero((stays != own) | is_leak)
-    kept, places = np.unique(stays[copies], return_inverse=True)
-    reasons = np.where(hashes[copies] == hashes[stays[copies]], EXACT, NEAR)
+    _check_sides(recipe, family[kept == own])
+    copies = np.flatnonzero((kept != own) | is_leak)
+    unique, indices = np.unique(kept[copies], return_inverse=True)
+    reasons = np.where(hashes[copies] == hashes[kept[copies]], EXACT, NEAR)
     table = survey.take(copies, columns=["slice", "document"])
     table = table.append_column("family", pa.array(family[copies]))
-    table = table.append_column("reason", pa.array(reasons, pa.string(), mask=stays[copies] == copies))
-    table = table.append_column("first", survey.take(kept, columns=["origin"])["origin"].take(places))
+    table = table.append_column("reason", pa.array(reasons, pa.string(), mask=kept[copies] == copies))
+    table = table.append_column("first", survey.take(unique, columns=["origin"])["origin"].take(indices))
     _write(job, table, job.folder / COPIES)
     sizes = np.bincount(first)
     largest = [number for number in np.argsort(-sizes, kind="stable")[:NUM_LARGEST] if sizes[number] > 1]
@@ -93,21 +93,21 @@ def find_families(job: SliceJob) -> Families:
     return Families(count=int((sizes > 1).sum()), leaks=int(is_leak.sum()), largest=tuple(shown))
 
 
-def _sides(first: Numbers, stays: Numbers, sides: Hashes, is_held_out: Bool[np.ndarray, " documents"]) -> Hashes:
+def _sides(first: Numbers, kept: Numbers, sides: Hashes, is_held_out: Bool[np.ndarray, " documents"]) -> Hashes:
     """Returns the hash that decides the split of each document: a common one for copies that stay and their groups.
 
     If one of these documents is in a source that is held out as a whole, all of them are held out: their hash is 0.
     """
-    staying = np.flatnonzero(stays == np.arange(len(stays)))
-    joined = stays.copy()
-    joined[staying] = staying[firsts([first[staying].astype(np.uint64), sides[staying]])]
-    joined = joined[stays]
-    held_out = np.zeros(len(stays), dtype=bool)
+    staying = np.flatnonzero(kept == np.arange(len(kept)))
+    joined = kept.copy()
+    joined[staying] = staying[first_copies([first[staying].astype(np.uint64), sides[staying]])]
+    joined = joined[kept]
+    held_out = np.zeros(len(kept), dtype=bool)
     np.logical_or.at(held_out, joined[staying], is_held_out[staying])
     return np.where(held_out[joined], np.uint64(0), sides[joined])
 
 
-def firsts(keys: Iterable[Hashes]) -> Numbers:
+def first_copies(keys: Iterable[Hashes]) -> Numbers:
     """Returns the first document of each document's family; copies share a hash in at least one of the keys.
 
     Takes the memory of five numbers per document.
@@ -135,7 +135,7 @@ def _check_sides(recipe: PrepareRecipe, hashes: Hashes) -> None:
     if lowest == highest:
         joined = ", and copies or groups put all of them in the same split" if len(hashes) > 1 else ""
         raise DataError(f"{left}{joined}: training and held-out rows need two or more; add documents")
-    if not lowest < fraction * HASHES <= highest:
+    if not lowest < fraction * NUM_HASHES <= highest:
         raise DataError(f"{left}, and {one_sided_message('them', fraction, lowest, highest)}{keep}")
 
 

@@ -165,7 +165,7 @@ def encode(
     _read_special_tokens_as_text(tokenizer)
     first, parts, begin = 1, [], 0
     for ids, offsets, cut in _encode_piecewise(tokenizer, text):
-        tokens, begin = _known(ids, offsets - begin, text[begin:cut], segmenter), cut
+        tokens, begin = _with_word_starts(ids, offsets - begin, text[begin:cut], segmenter), cut
         following = int(np.searchsorted(starts, cut, side="right"))
         *ended, unfinished = _split(tokens, offsets, starts[first:following])
         for part in ended:
@@ -192,11 +192,11 @@ def sentences_of(
     if len(starts) == 1 and not segmenter:
         return [TokenizedSentence(ids)] if len(ids) else []
     offsets = _offsets(encoding)
-    return [part for part in _split(_known(ids, offsets, text, segmenter), offsets, starts[1:]) if len(part)]
+    return [part for part in _split(_with_word_starts(ids, offsets, text, segmenter), offsets, starts[1:]) if len(part)]
 
 
-def _known(ids: Tokens, offsets: Offsets, text: str, segmenter: Segmenter | None) -> TokenizedSentence:
-    """Returns the tokens of a text with what is known of them."""
+def _with_word_starts(ids: Tokens, offsets: Offsets, text: str, segmenter: Segmenter | None) -> TokenizedSentence:
+    """Returns the tokens of a text and, with a segmenter, at which of them a word starts."""
     is_word_start = segmenter.starts(text, np.minimum(offsets, len(text))) if segmenter else None
     return TokenizedSentence(ids, is_word_start)
 
@@ -251,13 +251,13 @@ def _cuts(text: str) -> Iterator[int]:
     yield len(text)
 
 
-def _border(text: str, at: int, last: int) -> int | None:
-    """Returns the first offset from `at` on at which a piece may end, up to `last`; None if there is none."""
-    for end in (min(at + PIECE_CHARACTERS, last), last):
-        window = text[at - 1 : max(at, end)]
+def _border(text: str, first: int, last: int) -> int | None:
+    """Returns the first offset from `first` to `last` at which a piece may end; None if there is none."""
+    for end in (min(first + PIECE_CHARACTERS, last), last):
+        window = text[first - 1 : max(first, end)]
         for pattern in (WORD_END, SENTENCE_END):
             if match := pattern.search(window, 1):
-                return at - 1 + match.start()
+                return first - 1 + match.start()
     return None
 
 

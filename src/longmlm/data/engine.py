@@ -22,7 +22,7 @@ from longmlm.data.rows import token_bytes
 from longmlm.data.rows_plan import check_files_unchanged, plan_rows, write_stamps
 from longmlm.data.slices import CONTENT, SURVEYS, UNFINISHED, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.data.words import check_tells_words, segmenter_of
+from longmlm.data.words import check_shows_words, segmenter_of
 from longmlm.errors import ArtifactError, DataError, EncoderError, UserError, counted
 from longmlm.processes import exclusive_lock
 from longmlm.progress import message
@@ -62,7 +62,7 @@ def prepare_rows(
         check_splits(recipe, slices)
         segmenter = segmenter_of(recipe)
         if segmenter:
-            check_tells_words(vocabulary.tokenizer, vocabulary.name)
+            check_shows_words(vocabulary.tokenizer, vocabulary.name)
         job = SliceJob(recipe, vocabulary, dict(enumerate(slices)), partial_of(output), segmenter=segmenter)
         check_temporary(job.folder)
         with exclusive_lock(job.folder):

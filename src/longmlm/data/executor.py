@@ -27,7 +27,7 @@ from longmlm.processes import end_with_parent, ignore_stop_signals
 from longmlm.progress import Progress
 from longmlm.temporary import PARTIAL
 
-LOOK_SECONDS, SUSPENDED_SECONDS = 5.0, 120.0
+CHECK_SECONDS, SUSPENDED_SECONDS = 5.0, 120.0
 
 
 def run_slices(job: SliceJob, numbers: Sequence[int], work: Work = pack_slice, num_workers: int | None = None) -> None:
@@ -98,29 +98,29 @@ def _job_in(file: Path) -> SliceJob:
 
 def completed(tasks: Iterable[Future[None]], others: Collection[BaseProcess]) -> Iterator[Future[None]]:
     """Yields each task when it has finished; raises DataError if a child process, except `others`, stays suspended."""
-    pending, looked, looks = set(tasks), time.monotonic(), Counter[int]()
+    pending, last_check, times_suspended = set(tasks), time.monotonic(), Counter[int]()
     while pending:
-        done, pending = wait(pending, LOOK_SECONDS, FIRST_COMPLETED)
+        done, pending = wait(pending, CHECK_SECONDS, FIRST_COMPLETED)
         yield from done
-        if time.monotonic() - looked >= LOOK_SECONDS:
+        if time.monotonic() - last_check >= CHECK_SECONDS:
             workers = {*multiprocessing.active_children()}.difference(others)
-            check_running([worker.pid for worker in workers if worker.pid is not None], looks)
-            looked = time.monotonic()
+            check_running([worker.pid for worker in workers if worker.pid is not None], times_suspended)
+            last_check = time.monotonic()
 
 
-def check_running(workers: Iterable[int], looks: Counter[int]) -> None:
+def check_running(workers: Iterable[int], times_suspended: Counter[int]) -> None:
     """Raises DataError if a process of `workers` has been suspended, as by SIGSTOP, for SUSPENDED_SECONDS.
 
-    `looks` counts for each worker how many times in a row it was seen suspended. The time between two looks does not
+    `times_suspended` counts in how many checks in a row each worker was suspended. The time between two checks does not
     count: this process may have been suspended, too.
     """
-    for number in workers:
+    for pid in workers:
         with suppress(psutil.NoSuchProcess):
-            is_suspended = psutil.Process(number).status() == psutil.STATUS_STOPPED
-            looks[number] = looks[number] + 1 if is_suspended else 0
-            if looks[number] * LOOK_SECONDS > SUSPENDED_SECONDS:
+            is_suspended = psutil.Process(pid).status() == psutil.STATUS_STOPPED
+            times_suspended[pid] = times_suspended[pid] + 1 if is_suspended else 0
+            if times_suspended[pid] * CHECK_SECONDS > SUSPENDED_SECONDS:
                 raise DataError(
-                    f"worker process {number} has been suspended for {SUSPENDED_SECONDS:.0f} s: find out what stopped "
+                    f"worker process {pid} has been suspended for {SUSPENDED_SECONDS:.0f} s: find out what stopped "
                     "it and run the same command again; finished slices are kept"
                 )
 

@@ -97,7 +97,9 @@ def _own_files(paths: Iterable[Path], pattern: str) -> set[Path]:
     Folders that the pattern names without a wildcard count as the user's: a file in them was meant.
     """
     parts = Path(pattern).parts
-    num_named = next((index for index, part in enumerate(parts) if any(sign in part for sign in "*?[")), len(parts))
+    num_named = next(
+        (index for index, part in enumerate(parts) if any(wildcard in part for wildcard in "*?[")), len(parts)
+    )
     is_own = cache(_is_own)
     return {path for path in paths if any(is_own(folder) for folder in path.parents if len(folder.parts) > num_named)}
 
@@ -121,7 +123,7 @@ def _is_stamped(path: Path) -> bool:
 def _matches(pattern: str) -> Iterator[str]:
     """Yields what glob.glob(pattern, recursive=True) yields, but enters each folder once: links may form a cycle.
 
-    The folders that the pattern begins with are taken by their names if they exist, whatever signs these hold.
+    The folders that the pattern begins with are taken by their names if they exist, whatever characters these hold.
     """
     parts = Path(pattern).parts
     num_folders = next((num for num in range(len(parts) - 1, 0, -1) if Path(*parts[:num]).is_dir()), 0)

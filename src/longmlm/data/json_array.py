@@ -25,31 +25,31 @@ class ElementReader:
 
     def __init__(self, stream: io.BufferedIOBase, begin: int) -> None:
         """Starts at the offset `begin`, where the file or an element begins."""
-        self._stream, self._held, self._at = stream, b"", 0  # the bytes that are held, and where the element begins
-        self._held_from = stream.seek(begin) if begin else 0
+        self._stream, self._buffer, self._start = stream, b"", 0  # where the element starts in the buffer
+        self._buffer_start = stream.seek(begin) if begin else 0
 
     def elements(self, end: int) -> Iterator[tuple[int, bytes]]:
         """Yields offset and bytes of each element that begins before `end`; only the first byte if it does not end."""
-        while self._find_next() and (begin := self._held_from + self._at) < end:
+        while self._find_next() and (begin := self._buffer_start + self._start) < end:
             length = self._length()
-            element = self._held[self._at : self._at + (length or 1)]
-            self._at += length
+            element = self._buffer[self._start : self._start + (length or 1)]
+            self._start += length
             if not length:
                 self._skip_broken()
             yield begin, element
 
     def _read(self) -> bool:
-        """Reads about as much again as is held of the element, so that a long one is searched only a few times."""
-        part = self._stream.read(max(CHUNK_BYTES, len(self._held) - self._at))
-        self._held_from += self._at
-        self._held, self._at = self._held[self._at :] + part, 0
+        """Reads about as much again as the buffer holds, so that a long element is searched only a few times."""
+        part = self._stream.read(max(CHUNK_BYTES, len(self._buffer) - self._start))
+        self._buffer_start += self._start
+        self._buffer, self._start = self._buffer[self._start :] + part, 0
         return bool(part)
 
     def _find_next(self) -> bool:
         """Moves to the next element; returns whether there is one."""
         while True:
-            self._at = next(BETWEEN.finditer(self._held, self._at)).end()
-            if self._at < len(self._held):
+            self._start = next(BETWEEN.finditer(self._buffer, self._start)).end()
+            if self._start < len(self._buffer):
                 return True
             if not self._read():
                 return False
@@ -58,26 +58,26 @@ class ElementReader:
         """Returns the length of the element; 0 if it does not end, or its brackets are not paired."""
         searched, closing = 0, bytearray()  # the brackets that are to come, the next one last
         while True:
-            for found in PART.finditer(self._held, self._at + searched):
-                sign = self._held[found.start()]
-                if sign in CLOSING:
-                    closing.append(CLOSING[sign])
-                elif sign in CLOSING.values():
-                    if not closing or closing.pop() != sign:
+            for found in PART.finditer(self._buffer, self._start + searched):
+                byte = self._buffer[found.start()]
+                if byte in CLOSING:
+                    closing.append(CLOSING[byte])
+                elif byte in CLOSING.values():
+                    if not closing or closing.pop() != byte:
                         return 0
-                elif not found[1] if sign == QUOTE else found.end() == len(self._held):
+                elif not found[1] if byte == QUOTE else found.end() == len(self._buffer):
                     break  # a string or a literal that may go on
-                searched = found.end() - self._at
+                searched = found.end() - self._start
                 if not closing:
                     return searched
-            if len(self._held) - self._at > ELEMENT_BYTES or not self._read():
+            if len(self._buffer) - self._start > ELEMENT_BYTES or not self._read():
                 return 0
 
     def _skip_broken(self) -> None:
         """Moves to what looks like the beginning of the next object, or to the end of the file."""
-        while not (found := RESUME.search(self._held, self._at)):
-            self._at = max(self._at, len(self._held) - RESUME_BYTES)
+        while not (found := RESUME.search(self._buffer, self._start)):
+            self._start = max(self._start, len(self._buffer) - RESUME_BYTES)
             if not self._read():
-                self._at = len(self._held)
+                self._start = len(self._buffer)
                 return
-        self._at = found.end()
+        self._start = found.end()

@@ -25,7 +25,7 @@ PROBLEMS = (BROKEN, PYTHON, ARRAY, NO_OBJECT)
 CUT_SURROGATE = "half a surrogate pair"
 # Matches an unclosed string too, without a closing quote: otherwise a search would restart at each escaped quote.
 STRING = rb'"(?:[^"\\]++|\\.)*+("?)'
-SIGN = re.compile(STRING + rb"|[\[\]{}:,]", re.DOTALL)
+MARK = re.compile(STRING + rb"|[\[\]{}:,]", re.DOTALL)
 VALUE = re.compile(STRING + rb'|[\[{].*[\]}]|[^\s"]+', re.DOTALL)
 CLOSING = {b"[": b"]", b"{": b"}"}
 
@@ -64,15 +64,15 @@ def _parts(line: bytes) -> list[bytes] | None:
     closing: list[bytes] = []  # the brackets that are open
     parts: list[bytes] = []
     ends, begin = bytearray(), 1
-    for found in SIGN.finditer(line):
-        sign = found[0]
-        if sign in CLOSING:
-            closing.append(CLOSING[sign])
-        elif found[1] == b"" or (sign in CLOSING.values() and (not closing or closing.pop() != sign)):
+    for found in MARK.finditer(line):
+        mark = found[0]
+        if mark in CLOSING:
+            closing.append(CLOSING[mark])
+        elif found[1] == b"" or (mark in CLOSING.values() and (not closing or closing.pop() != mark)):
             return None
-        if len(closing) == (1 if sign in (b":", b",") else 0):
+        if len(closing) == (1 if mark in (b":", b",") else 0):
             parts.append(line[begin : found.start()].strip())
-            ends += sign
+            ends += mark
             begin = found.end()
     is_object = ends == b":," * (len(parts) // 2 - 1) + b":}" and begin == len(line)
     is_paired = is_object and all(name.startswith(b'"') for name in parts[::2])

@@ -21,9 +21,7 @@ from longmlm.settings.prepare import Source, source_names
 # whose quotation marks are not in its vocabulary; a tokenizer of another script maps 55 % and more.
 MAX_UNKNOWN_SHARE = 0.01
 MAX_BROKEN_SHARE = 0.01  # of the records
-FAR = (
-    2  # times as many tokens as asked for: half as many held-out ones make the error of an accuracy 1.4 times as large
-)
+MAX_RATIO = 2  # of held-out tokens to those asked for: half as many make the error of an accuracy 1.4 times as large
 SAMPLED_CHARACTERS = 200_000
 NAMED_WORDS, NAMED_CHARACTERS = 5, 20
 
@@ -63,7 +61,7 @@ def rows_notes(manifest: RowsManifest) -> Iterator[str]:
     }
     train, held_out = (sum(counts[number] for counts in tokens.values()) for number in range(len(SPLITS)))
     share, asked = held_out / (train + held_out), plan.held_out_fraction
-    if not (asked / FAR <= share <= FAR * asked and 1 - share >= (1 - asked) / FAR):
+    if not (asked / MAX_RATIO <= share <= MAX_RATIO * asked and 1 - share >= (1 - asked) / MAX_RATIO):
         groups = ["documents with the same split_field"] if any(one.split_field for one in plan.sources) else []
         groups += ["copies"] if report.duplicates else []
         together = " and ".join(groups) or "long documents"

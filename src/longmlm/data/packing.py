@@ -17,7 +17,7 @@ from longmlm.data.row import Row, SpecialTokens, Stream, TokenizedSentence, Word
 from longmlm.settings.prepare import PackingMode
 
 MAX_CHARACTER_BYTES = 4  # in UTF-8
-HASHES = 2**32  # how many values the hash of a document takes in a row
+NUM_HASHES = 2**32  # how many values the hash of a document takes in a row
 SENTENCES_OF_PAIR = 2
 
 
@@ -77,7 +77,7 @@ class OpenRow:
         if opens_document or not self.length:
             self.starts.append(1 + self.length)
             self.sources.append(document.source)
-            self.hashes.append(document.text_hash % HASHES)
+            self.hashes.append(document.text_hash % NUM_HASHES)
         self.sentence_starts.append(1 + self.length)
         self.pieces.append(sentence)
         self.length += length

@@ -34,10 +34,10 @@ RETRIES, MAX_WAITING = 3, 1_000
 CONNECT_SECONDS, CANCEL_SECONDS = 2.0, 30.0
 ADDRESS = "RAY_ADDRESS"
 CURRENT = Path("ray") / "ray_current_cluster"  # in Ray's temporary folder: the cluster of the last `ray start`
-OF_A_MACHINE = ("HOME", "HOSTNAME", "LD_LIBRARY_PATH", "PATH", "PWD", "SHLVL", "TMPDIR", "USER", "VIRTUAL_ENV")
+MACHINE_NAMES = ("HOME", "HOSTNAME", "LD_LIBRARY_PATH", "PATH", "PWD", "SHLVL", "TMPDIR", "USER", "VIRTUAL_ENV")
 EARLY = ("HF_", "PYTHONPATH", "TOKENIZERS_", "RAYON_", "OMP_")  # read by imports; Ray logs the values
 SECRET = re.compile("TOKEN$|KEY|SECRET|PASSWORD|CREDENTIAL")  # in a name
-OF_A_JOB = ("RAY_", "SLURM_", "KUBERNETES_", "CUDA_")
+JOB_PREFIXES = ("RAY_", "SLURM_", "KUBERNETES_", "CUDA_")
 SHARED = "put output and corpus on a disk that all nodes mount at the same path"
 
 
@@ -92,7 +92,7 @@ def run_slices_on_ray(
     plan = job.folder / WorkPlan.FILE
     with _cluster() as ray, job_file(job) as file, progress_of(job, numbers) as progress:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(_do_on_node)
-        driver = ray.put(Driver(Path.cwd(), file, plan, sha256_of(plan), _versions(), tuple(passed_on().items())))
+        driver = ray.put(Driver(Path.cwd(), file, plan, sha256_of(plan), _versions(), tuple(forwarded().items())))
         if ray.cluster_resources().get("CPU", 0) < 1:
             message("the Ray cluster has no CPU: waiting for a node that has one")
         left, running = iter(numbers), dict[Any, int]()  # Any: a reference of Ray
@@ -122,7 +122,7 @@ def _cluster() -> Iterator[Any]:  # Any: the module
         yield ray
         return
     handler = signal.getsignal(signal.SIGTERM)
-    early = {name: value for name, value in passed_on().items() if name.startswith(EARLY) and not SECRET.search(name)}
+    early = {name: value for name, value in forwarded().items() if name.startswith(EARLY) and not SECRET.search(name)}
     try:
         address = os.environ.get(ADDRESS) or "auto"
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"env_vars": early})
@@ -136,11 +136,11 @@ def _cluster() -> Iterator[Any]:  # Any: the module
         ray.shutdown()
 
 
-def passed_on() -> dict[str, str]:
+def forwarded() -> dict[str, str]:
     """Returns the variables of this process that its tasks are to have: not those of the machine, or of the Ray job."""
     of_the_job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env", {})
-    left_out = (*OF_A_MACHINE, *of_the_job.get("env_vars", {}))
-    own = {name: value for name, value in os.environ.items() if name not in left_out and not name.startswith(OF_A_JOB)}
+    left_out = (*MACHINE_NAMES, *of_the_job.get("env_vars", {}))
+    own = {key: value for key, value in os.environ.items() if key not in left_out and not key.startswith(JOB_PREFIXES)}
     return {**own, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}  # slices run in parallel
 
 

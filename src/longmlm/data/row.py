@@ -166,17 +166,17 @@ class Stream(IntEnum):
     SHORT_ROWS = 4
 
 
-OF_THREAD = threading.local()
+THREAD_LOCAL = threading.local()
 
 
 def philox_at(stream: Stream, key: tuple[int, int], number: int = 0) -> np.random.Philox:
     """Returns a generator of random bits that depend on these numbers only (Salmon et al. 2011).
 
-    It is the one of the thread, since a new one costs as much as a mask: draw all bits before the next call.
+    Each thread reuses one generator, since making one takes as long as a mask: draw all bits before the next call.
     """
-    if not hasattr(OF_THREAD, "philox"):
-        OF_THREAD.philox = np.random.Philox(0)
+    if not hasattr(THREAD_LOCAL, "philox"):
+        THREAD_LOCAL.philox = np.random.Philox(0)
     state = {"counter": np.array((0, 0, stream, number), np.uint64), "key": np.array(key, np.uint64)}
     buffer = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
-    OF_THREAD.philox.state = {"bit_generator": "Philox", "state": state, **buffer}
-    return OF_THREAD.philox
+    THREAD_LOCAL.philox.state = {"bit_generator": "Philox", "state": state, **buffer}
+    return THREAD_LOCAL.philox

@@ -167,7 +167,7 @@ def check_shards(shards: Sequence[Path], schema: pa.Schema, manifest: RowsManife
     The number of a row is that in its shard.
     """
     plan, report = manifest.plan, manifest.report.of(split)
-    tokens, documents, sources = np.concatenate([_facts(shard, schema, plan) for shard in shards], axis=1)
+    tokens, documents, sources = np.concatenate([_row_counts(shard, schema, plan) for shard in shards], axis=1)
     text = tokens - documents - 1
     found = {
         "rows": len(tokens),
@@ -194,7 +194,7 @@ def check_shards(shards: Sequence[Path], schema: pa.Schema, manifest: RowsManife
         raise DataError(f"{shards[0].parents[1] / manifest.FILE}: {split}.{problems[0]}; {REMEDY}")
 
 
-def _facts(shard: Path, schema: pa.Schema, plan: RowsPlan) -> Int64[np.ndarray, "3 rows"]:
+def _row_counts(shard: Path, schema: pa.Schema, plan: RowsPlan) -> Int64[np.ndarray, "3 rows"]:
     """Returns each row's number of tokens, number of documents and first source; reads the whole shard."""
     parts, first = [np.zeros((3, 0), np.int64)], 0
     try:
@@ -222,8 +222,8 @@ def _lists(batch: pa.RecordBatch, item: pa.Field) -> tuple[np.ndarray, np.ndarra
     values = column.values[ends[0] : ends[-1]]
     is_null = column.is_null().to_numpy(zero_copy_only=False)
     if values.null_count:
-        places = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
-        is_null[np.searchsorted(ends, ends[0] + places, side="right") - 1] = True
+        null_indices = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+        is_null[np.searchsorted(ends, ends[0] + null_indices, side="right") - 1] = True
     return np.diff(ends), values.to_numpy(zero_copy_only=False), is_null
 
 

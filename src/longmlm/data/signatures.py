@@ -1,8 +1,8 @@
 """Signatures of texts, by which near copies are found: MinHash over five consecutive words.
 
 "The cat sat on the mat again" has three such 5-grams: the cat sat on the | cat sat on the mat | sat on the mat again.
-Each of 112 functions gives the least hash of a text's 5-grams. Two texts that share a fraction s of all their 5-grams
-have the same least hash with probability s, and all 8 of at least one of 14 bands with probability 1 - (1 - s^8)^14:
+Each of 112 functions gives the minimum hash of a text's 5-grams. Two texts that share a fraction s of all their 5-grams
+have the same minimum hash with probability s, and all 8 of at least one of 14 bands with probability 1 - (1 - s^8)^14:
 
     words changed    1 %     2 %     5 %     10 %
     s                .91     .82     .63     .42
@@ -36,23 +36,23 @@ def band_hashes(texts: Sequence[str], hashes: UInt64[np.ndarray, " texts"]) -> U
     """
     cuts = range(0, len(texts[0]) or 1, PIECE_CHARACTERS) if len(texts) == 1 else (0,)
     pieces = ([text[cut : cut + PIECE_CHARACTERS] for text in texts] for cut in cuts)
-    least = functools.reduce(np.minimum, map(_least_hashes, pieces))
-    bands = least.reshape(len(texts), NUM_BANDS, BAND_LENGTH) * FACTORS
-    return np.where((least == NO_HASH).all(axis=1, keepdims=True), hashes[:, None], bands.sum(axis=2))
+    minima = functools.reduce(np.minimum, map(_min_hashes, pieces))
+    bands = minima.reshape(len(texts), NUM_BANDS, BAND_LENGTH) * FACTORS
+    return np.where((minima == NO_HASH).all(axis=1, keepdims=True), hashes[:, None], bands.sum(axis=2))
 
 
-def _least_hashes(texts: Sequence[str]) -> UInt32[np.ndarray, "texts functions"]:
-    """Returns the least hashes of each text; NO_HASH for one without a 5-gram."""
+def _min_hashes(texts: Sequence[str]) -> UInt32[np.ndarray, "texts functions"]:
+    """Returns the minimum hashes of each text; NO_HASH for one without a 5-gram."""
     texts = [text.lower() for text in texts]
     codes = np.frombuffer("\n".join(["", *texts]).encode("utf-32-le"), dtype=np.uint32)
     kinds = _kinds().take(codes, mode="clip")
     begins = (kinds[1:] == 1) | (kinds[1:] > kinds[:-1])
     is_letter = kinds[1:] > 0
     letters, starts = codes[1:][is_letter], np.flatnonzero(begins[is_letter])
-    places = np.arange(len(letters)) - np.repeat(starts, np.diff(starts, append=len(letters)))
-    words = np.add.reduceat(_mixed(letters + (places << CODE_BITS).astype(np.uint64)), starts)
+    positions = np.arange(len(letters)) - np.repeat(starts, np.diff(starts, append=len(letters)))
+    words = np.add.reduceat(_mixed(letters + (positions << CODE_BITS).astype(np.uint64)), starts)
     num_grams = max(0, len(words) - NUM_WORDS + 1)
-    grams = np.sum([words[place : place + num_grams] * FACTORS[place] for place in range(NUM_WORDS)], axis=0)
+    grams = np.sum([words[number : number + num_grams] * FACTORS[number] for number in range(NUM_WORDS)], axis=0)
     ends = np.cumsum([len(text) + 1 for text in texts])
     text_of_word = np.searchsorted(ends, np.flatnonzero(begins), side="right")
     first, last = text_of_word[:num_grams], text_of_word[NUM_WORDS - 1 :]

@@ -13,15 +13,7 @@ import pyarrow.parquet as pq
 from jaxtyping import UInt64
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import (
-    SPLITS,
-    Contents,
-    Families,
-    PackingReport,
-    RowsManifest,
-    RowsPlan,
-    Split,
-)
+from longmlm.artifacts.rows import SPLITS, Contents, Families, PackingReport, RowsManifest, RowsPlan, Split
 from longmlm.artifacts.unfinished_rows import SliceReport
 from longmlm.data.corpus import Document, SetAside, Slice, read_slice, side_of, text_hash
 from longmlm.data.counts import Counts

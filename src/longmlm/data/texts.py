@@ -54,7 +54,7 @@ def value_at(fields: Any, name: str) -> Any:
         return [value_at(item, name) for item in fields]
     if fields is None or isinstance(fields, Unreadable):
         return fields
-    dots = [at for at, sign in enumerate(name) if sign == "." and isinstance(fields, dict) and name[:at] in fields]
+    dots = [i for i, char in enumerate(name) if char == "." and isinstance(fields, dict) and name[:i] in fields]
     found = (value_at(fields[name[:dot]], name[dot + 1 :]) for dot in dots)
     return next((value for value in found if not isinstance(value, Absent)), Absent(f"no field {name!r}"))
 

@@ -44,8 +44,7 @@ class Vocabulary:
     """A tokenizer with what packing and masking need to know about it; `size` is the highest id plus one.
 
     `fingerprint` is the same for tokenizers that give every text the same row: a hash of normalizer, pre-tokenizer,
-    model, vocabulary and special tokens. `notes` are lines about the loading that a user should
-    see.
+    model, vocabulary and special tokens. `notes` are what a user should know about the loading.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Vocabulary:
     def maskable_in(self, unit: MaskingUnit) -> Maskable:
         """Returns what is maskable and, for words and spans, where words start.
 
-        Raises DataError if the tokens do not tell where a word starts.
+        Raises DataError if the tokens do not show where a word starts.
         """
         if unit == "token":
             return self.maskable
@@ -232,9 +231,7 @@ def _without_special_pieces(tokenizer: Tokenizer, special: SpecialTokens) -> Tok
 
 
 def _matches(tokenizer: Tokenizer, text: str, token_id: int) -> bool:
-    with suppress(
-        Exception
-    ):  # if a text cannot be encoded, since there is no unknown token; tokenizers raises nothing narrower
+    with suppress(Exception):  # a text cannot be encoded without an unknown token; tokenizers raises nothing narrower
         return token_id in tokenizer.encode(text, add_special_tokens=False).ids
     return False
 

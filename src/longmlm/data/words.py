@@ -127,7 +127,7 @@ class Spelling:
         is_byte_level = '"ByteLevel"' in json.dumps([described["pre_tokenizer"], described["decoder"]])
         printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # each written as itself
         others = sorted({*range(256)} - {*printable})
-        letters = {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
+        letters = {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
         return cls(prefix, suffix, letters if is_byte_level else {})
 
     def content(self, token: str) -> bytes:
@@ -146,19 +146,19 @@ class Spelling:
         return Kind.SPACE if opens else first, Kind.END if ends else last
 
 
-def check_tells_words(tokenizer: Tokenizer, name: str) -> None:
-    """Raises DataError for a tokenizer whose tokens do not tell where words start."""
+def check_shows_words(tokenizer: Tokenizer, name: str) -> None:
+    """Raises DataError for a tokenizer whose tokens do not show where words start."""
     spelling, tokens = Spelling.of(tokenizer), tokenizer.encode("a a", add_special_tokens=False).tokens
     has_space = b" " in b"".join(map(spelling.content, tokens)).strip()
     if not (spelling.prefix or spelling.suffix or has_space):
         raise DataError(
-            f"{name}: its tokens do not tell where a word starts, as they neither hold white space nor mark the parts "
+            f"{name}: its tokens do not show where a word starts, as they neither hold white space nor mark the parts "
             'of a word: mask single tokens (unit = "token", and no words in [prepare.recipe])'
         )
 
 
 def check_unit(masking: Masking, model: str) -> None:
-    """Raises DataError if words or spans are masked and the tokenizer in the folder of a model does not tell words.
+    """Raises DataError if words or spans are masked and the tokens in a model's folder do not show where words start.
 
     A model elsewhere, or whose folder has no tokenizer.json that can be read, is not checked.
     """
@@ -166,16 +166,16 @@ def check_unit(masking: Masking, model: str) -> None:
     with suppress(Exception):  # tokenizers raises nothing narrower
         tokenizer = Tokenizer.from_file(str(Path(model) / TOKENIZER_FILE)) if masking.unit != "token" else None
     if tokenizer:
-        check_tells_words(tokenizer, model)
+        check_shows_words(tokenizer, model)
 
 
 @lru_cache(maxsize=4)
 def word_table(vocabulary: Vocabulary) -> WordTable:
-    """Returns what the tokens of a vocabulary tell about words; raises DataError if they do not tell where one starts.
+    """Returns where words start, by the tokens of a vocabulary; raises DataError if they do not show it.
 
     Special tokens end a word. So do added tokens that are only matched as whole words, and they open one.
     """
-    check_tells_words(vocabulary.tokenizer, vocabulary.name)
+    check_shows_words(vocabulary.tokenizer, vocabulary.name)
     spelling, added = Spelling.of(vocabulary.tokenizer), vocabulary.tokenizer.get_added_tokens_decoder()
     starts_after = np.zeros(vocabulary.size, dtype=np.uint8)
     last = np.full(vocabulary.size, BITS[Kind.END], dtype=np.uint8)
@@ -193,7 +193,7 @@ def _kinds_of_added(token: AddedToken) -> tuple[Kind, Kind]:
 
 @lru_cache(maxsize=4)
 def maskable_by_words(vocabulary: Vocabulary) -> Maskable:
-    """Returns what is maskable, and where words start; raises DataError if the tokens do not tell."""
+    """Returns what is maskable, and where words start; raises DataError if the tokens do not show it."""
     return replace(vocabulary.maskable, words=word_table(vocabulary))
 
 
@@ -235,7 +235,7 @@ def _jieba(segmenter: Segmenter) -> Any:
     if (version := metadata.version("rjieba")) != segmenter.version:
         raise DataError(f"rjieba {version} is installed here, not {segmenter.version}: install the same version")
     jieba, terms = rjieba.Jieba(), dict[int, str]()
-    for number, line in ((at, line.strip()) for at, line in enumerate(segmenter.lines, 1) if line.strip()):
+    for number, line in ((index, line.strip()) for index, line in enumerate(segmenter.lines, 1) if line.strip()):
         if (match := TERM.fullmatch(line)) is None:
             raise DataError(
                 f"terms: line {number} of {segmenter.path} is {line!r}: write a term of at least two characters "

@@ -90,7 +90,7 @@ class _Splitter:
         seen, left = counts.cumsum(axis=0), _labels_of(self.documents, pool)
         shares = np.minimum(fraction * seen[-1], seen[-1] - 1)
         wanted = np.floor(shares)
-        num_more = max(1, round(shares.sum())) - int(wanted.sum())
+        num_more = max(1, round(shares.sum())) - int(wanted.sum())  # of the classes with the largest remainders
         wanted[np.argsort(wanted - shares, kind="stable")[:num_more]] += 1
         drawn, taken = set[int](), np.zeros(len(wanted))
 

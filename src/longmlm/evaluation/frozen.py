@@ -47,11 +47,11 @@ class FrozenRows:
         return held_out if num_rows == len(self.rows) else f"{held_out}, of which {num_rows:,} are measured"
 
     @property
-    def places_by_source(self) -> dict[str, slice]:
+    def rows_by_source(self) -> dict[str, slice]:
         """Where in `row_ids` the rows of each source are; empty if all rows are from one source."""
         sizes = self.rows.rows_per_source
         ends = np.searchsorted(self.row_ids, np.cumsum([0, *sizes.values()])).tolist()
-        return {name: slice(*place) for name, place in zip(sizes, pairwise(ends), strict=True) if place[0] < place[1]}
+        return {name: slice(*span) for name, span in zip(sizes, pairwise(ends), strict=True) if span[0] < span[1]}
 
     def masked(self, row_id: int) -> MaskedRow:
         """Returns a row under its frozen mask."""

@@ -89,7 +89,7 @@ def tallies(
     row_ids, row_length = frozen.row_ids, frozen.rows.row_length
     rank, num_processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
     num_indices = math.ceil(len(row_ids) / num_processes) * num_processes
-    found = {key: Tally.empty(num_indices, base_positions, row_length, frozen.places_by_source) for key in subjects}
+    found = {key: Tally.empty(num_indices, base_positions, row_length, frozen.rows_by_source) for key in subjects}
     share, batch_size = range(rank, num_indices, num_processes), BatchSize(frozen.rows_per_batch)
     chunk_size = batch_size.rows * BATCHES_PER_CHUNK
     progress = Progress(name, len(share) * len(subjects), "row", is_shown=bool(name) and rank == 0)

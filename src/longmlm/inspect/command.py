@@ -209,9 +209,9 @@ def readings_of(
     masked = mask_row(rows[number], maskable, masking, seed, 0, number)
     for view in config.views:
         shown = viewer_of(view, base_positions, special)(masked)
-        for place, (one, _) in enumerate(shown):
+        for index, (one, _) in enumerate(shown):
             title = {"whole": "whole row", "cut": f"cut to {base_positions:,} tokens"}.get(view)
-            yield reader.read(title or f"chunk {place + 1} of {len(shown)}", one, place * (base_positions - 2))
+            yield reader.read(title or f"chunk {index + 1} of {len(shown)}", one, index * (base_positions - 2))
 
 
 def first_epoch_of(config: InspectConfig, rows: Rows, row_id: int) -> int:

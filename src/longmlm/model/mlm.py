@@ -107,11 +107,11 @@ class MlmObjective(nn.Module):
         with self.autocast(hidden):
             return self.parts.head(hidden).float()
 
-    def _states_at(self, batch: MlmBatch, *places: Int[Tensor, " _"]) -> list[Float[Tensor, "_ width"]]:
+    def _states_at(self, batch: MlmBatch, *indices: Int[Tensor, " _"]) -> list[Float[Tensor, "_ width"]]:
         """Returns the last hidden states at indices into the flattened batch."""
         with self.autocast(batch.input_ids):
             hidden = self.hidden_states(batch).flatten(0, 1)
-            return [hidden.index_select(0, one) for one in places]
+            return [hidden.index_select(0, one) for one in indices]
 
     @property
     def encoder(self) -> PreTrainedModel:

@@ -79,9 +79,9 @@ def by_row(
         rows = (magnitudes == magnitude).nonzero()  # a column
         index = torch.arange(int(sizes[rows].max()))
         is_token = (index < sizes[rows]).to(device)
-        places = (starts[rows] + index.minimum(sizes[rows] - 1)).to(device)
-        outputs.append(function(*(one[places] for one in states), is_token)[is_token])
-        order.append(places[is_token])
+        indices = (starts[rows] + index.minimum(sizes[rows] - 1)).to(device)
+        outputs.append(function(*(one[indices] for one in states), is_token)[is_token])
+        order.append(indices[is_token])
     return torch.cat(outputs)[torch.cat(order).argsort()]
 
 
