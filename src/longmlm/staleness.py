@@ -177,7 +177,7 @@ def _extension(stage: ExtendConfig, folder: Path) -> Iterator[Pair]:
         return
     yield _revision("revision", base, stage.revision)
     recorded = asdict(extension) if extension else {}
-    if (distilled := extension and extension.distilled) and stage.rows:
+    if (distilled := extension.distilled if extension else None) and stage.rows:
         yield Pair("other rows", distilled.rows_sha256, _rows_sha256(stage.rows) or distilled.rows_sha256, stage.rows)
     if extension is None and recipe.num_positions:  # only tokens were added
         config = config_of_model(str(folder), needs_weights=False)

@@ -21,10 +21,10 @@ from longmlm.model.mlm import MlmObjective
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.runtime.launch import resolved_precision
-from longmlm.settings.extend import ExtendRecipe
+from longmlm.settings.extend import ExtendRecipe, Initialisation
 
 
-def extended(base: BaseModel, options: argparse.Namespace, initialisation: str) -> LoadedModel:
+def extended(base: BaseModel, options: argparse.Namespace, initialisation: Initialisation) -> LoadedModel:
     """Returns the base model with a longer table and full attention."""
     recipe = ExtendRecipe(num_positions=options.num_positions, initialisation=initialisation)
     extension = Extension.of(recipe, ModelSource(name=options.model), base.num_positions)

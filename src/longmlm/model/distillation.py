@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from longmlm.artifacts.provenance import Distilled, Extension
@@ -57,15 +57,16 @@ def distill(
     interrupted call with the same models, rows and settings are not repeated. Raises DataError for rows of another
     tokenizer, or longer ones.
     """
-    recipe = extension.distillation.resolved(student.model.config.num_hidden_layers, extension.base_positions)
-    precision = resolved_precision(recipe.precision)
+    recipe, precision = extension.distillation, resolved_precision(extension.distillation.precision)
+    layers = recipe.layers_of(student.model.config.num_hidden_layers)
+    window = recipe.window_of(extension.base_positions)
     batches = _batches(student, extension, rows)
     tokens_per_step = batches.rows_per_step * rows.row_length * rows.mean_fill
-    goal = _Lowest.of(teacher.model, recipe.layers, precision)
-    use_window(goal.objective.model, Window(recipe.window, 0, recipe.layers))
+    goal = _Lowest.of(teacher.model, layers, precision)
+    use_window(goal.objective.model, Window(window, 0, layers))
     run = _Run(
         goal,
-        _Lowest.of(student.model, recipe.layers, precision),
+        _Lowest.of(student.model, layers, precision),
         num_steps=max(1, round(recipe.num_tokens / tokens_per_step)),
         learning_rate=recipe.learning_rate,
         key=hashlib.sha256(json.dumps([asdict(extension), rows.sha256]).encode()).hexdigest(),
@@ -81,8 +82,8 @@ def distill(
     model.load_state_dict(model.state_dict() | run.student.objective.model.state_dict())
     errors = run.errors[-LAST_STEPS:]
     distilled = Distilled(
-        layers=recipe.layers,
-        window=recipe.window,
+        layers=layers,
+        window=window,
         precision=precision,
         tokens=run.tokens,
         rows_sha256=rows.sha256,
@@ -106,15 +107,15 @@ class _Lowest:
     """A copy of a model with its lowest layers only; `trained` are their parameters, and the position table."""
 
     objective: MlmObjective
-    trained: tuple[torch.nn.Parameter, ...]
+    trained: tuple[nn.Parameter, ...]
 
     @classmethod
     def of(cls, model: PreTrainedModel, num_layers: int, precision: ComputePrecision) -> "_Lowest":
         lowest = copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
-        lowest.to("cuda" if torch.cuda.is_available() else "cpu")
+        cast(nn.Module, lowest).to("cuda" if torch.cuda.is_available() else "cpu")
         layers = layers_of(cast(PreTrainedModel, lowest.base_model))
         del layers[num_layers:]
-        trained = (position_table_of(lowest).rows.weight, *layers.parameters())
+        trained = (cast(nn.Parameter, position_table_of(lowest).rows.weight), *layers.parameters())
         use_packed_attention(lowest)
         return cls(MlmObjective(lowest, precision), trained)
 
@@ -157,7 +158,7 @@ class _Run:
             loss.backward()
             error += loss.item()
             self.tokens += batch.num_tokens
-        torch.nn.utils.clip_grad_norm_(self.student.trained, MAX_NORM)
+        nn.utils.clip_grad_norm_(self.student.trained, MAX_NORM)
         self.adam.step()
         self.adam.zero_grad()
         self.errors.append(error)

@@ -1,7 +1,7 @@
 """Settings of the extend stage: how a model gets more positions."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from longmlm.settings.pretrain import Precision
@@ -52,10 +52,13 @@ class Distillation:
     precision: Precision = "auto"
     """Autocast precision: no (fp32), fp16, bf16, or auto (bf16 if the hardware supports it, else no)."""
 
-    def resolved(self, num_layers: int, base_positions: int) -> "Distillation":
-        """Returns the settings with the defaults for a model with so many layers and trained positions."""
-        layers, window = self.layers or -(-num_layers // 2), self.window or max(1, base_positions // 2)
-        return replace(self, layers=layers, window=window)
+    def layers_of(self, num_layers: int) -> int:
+        """Returns how many of a model's layers are trained."""
+        return self.layers or -(-num_layers // 2)
+
+    def window_of(self, base_positions: int) -> int:
+        """Returns the window of a teacher with so many trained positions."""
+        return self.window or max(1, base_positions // 2)
 
     def __post_init__(self) -> None:
         given = (self.layers or 1, self.window or 1, self.num_tokens, self.batch_tokens, self.learning_rate)
