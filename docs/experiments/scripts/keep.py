@@ -13,6 +13,7 @@ from typing import Any
 DATA = Path(__file__).parents[1] / "data"
 KEPT = ("longmlm", "commit", "row_length", "base_positions", "num_rows", "precision")
 OF_A_VIEW = ("whole", "blocks", "selected", "correct")
+OF_THE_BASE_MODEL = ("base_chunks", "base_chunks_error", "base_cut", "base_cut_error")
 
 
 def kept(evaluation: dict[str, Any]) -> dict[str, Any]:
@@ -23,11 +24,10 @@ def kept(evaluation: dict[str, Any]) -> dict[str, Any]:
 
 
 def curve(lines: list[str]) -> list[dict[str, Any]]:
-    """Returns step, tokens, accuracy and base_cut of each evaluation during training."""
+    """Returns step, tokens, accuracy and those of the base model for each evaluation during training."""
     found = [one for one in map(json.loads, lines) if one["kind"] == "evaluation"]
     return [
-        {key: one[key] for key in ("step", "tokens", "base_cut", "base_cut_error")}
-        | {"whole": one["held_out"]["whole"]}
+        {key: one[key] for key in ("step", "tokens", *OF_THE_BASE_MODEL)} | {"whole": one["held_out"]["whole"]}
         for one in found
     ]
 

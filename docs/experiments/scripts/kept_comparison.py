@@ -83,7 +83,7 @@ def kept(comparison: Comparison) -> dict[str, Any]:
         "commit": first.curve[0].commit,
         "row_length": comparison.row_length,
         "held_out": asdict(first.held_out),
-        "base_cut": first.base_cut,
+        "base_cut": first.curve[0].base_cut,
         "before": accuracy_of(first.before),
         "trials": [
             {"arm": trial.arm, "seed": trial.seed, "values": trial.values, "tokens": trial.curve[-1].tokens}

@@ -4,7 +4,7 @@
 
 Each arm stands there at the values that served it best. A run of the same arm and number of steps is replaced; runs of
 other comparisons stay beside it, so that no entry joins two. Accuracies are percent, means over the seeds;
-`tokens_to_recovery` is null if a seed did not recover. --evaluation names the evaluation.json of one run, on more rows.
+`tokens_to_recovery` is null if a seed did not recover; entries without `base_chunks` counted them to base_cut. --evaluation names the evaluation.json of one run, on more rows.
 """
 
 import argparse
@@ -44,7 +44,8 @@ def entry(known: dict[str, Any], comparison: Comparison, language: str, learning
     return known | {
         "language": language,
         "row_length": comparison.row_length,
-        "base_cut": _rounded(comparison.arms()[0].trials[0].base_cut),
+        "base_cut": _rounded(points[0].base_cut),
+        "base_chunks": _rounded(points[0].base_chunks),
         "tokens_between_evaluations": points[1].tokens - points[0].tokens,
         "runs": [*earlier, *runs],
     }

@@ -1,8 +1,9 @@
 """Masked-token accuracy as evaluations and metrics record it: of whole rows, per block, per bin of positions."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from longmlm.errors import counted
 
@@ -10,6 +11,11 @@ BINS_PER_BLOCK = 8
 MIN_BIN_POSITIONS = 16
 MIN_ROWS = 2  # without which an error is unknown
 ERRORS_OF_CHANCE = 2  # a difference of fewer standard errors may be chance
+RECOVERED = (
+    "Recovered: in two evaluations in a row, the accuracy on whole rows reaches base_chunks, that of the base model on "
+    "the same tokens in chunks of its length, or is below it by less than two standard errors of the difference, "
+    "paired by row. The first of the two counts."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +109,27 @@ class Difference:
 
 
 def has_recovered(gain: Difference | None) -> bool | None:
-    """Returns whether a model has its base model's accuracy back, from its `gain` over it, paired by row.
+    """Returns whether a model is not below its base model, from its `gain` over it on the same tokens, paired by row.
 
-    It has unless it is lower by two standard errors or more; None if they were not compared.
+    It is not, unless it is lower by two standard errors or more; None if they were not compared. Of a finished model
+    one measurement decides, of a run in training two: `first_recovered`.
     """
     return None if gain is None else not gain.is_loss
 
 
+def first_recovered(gains: Iterable[Difference | None]) -> int | None:
+    """Returns the index of the first of two consecutive evaluations that have recovered; None if there are none.
+
+    A single one may be chance, and with few rows often is.
+    """
+    reached = [has_recovered(gain) for gain in gains]
+    return next((index for index, (now, then) in enumerate(pairwise(reached)) if now and then), None)
+
+
 def when_recovered(gain: Difference | None, step: int | None) -> str:
-    """Returns in words whether a run has recovered, from its latest gain and the first step at which it had."""
+    """Returns in words whether a run has recovered, from its latest gain and the step on record, if there is one."""
     if step is None:
-        return "not yet recovered"
+        return "recovered if the next evaluation confirms it" if has_recovered(gain) else "not yet recovered"
     return f"recovered at step {step:,}" + ("" if has_recovered(gain) else ", but no longer")
 
 

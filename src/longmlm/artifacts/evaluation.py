@@ -24,7 +24,6 @@ from longmlm.settings.pretrain import ComputePrecision
 
 ViewName = Literal["base_cut", "base_chunks", "long_before", "long_after", "long_after_cut"]
 VIEW_NAMES: tuple[ViewName, ...] = get_args(ViewName)
-TO_RECOVER: ViewName = "base_cut"  # what long_after is compared with to tell whether the accuracy has been recovered
 BLOCKS_PICTURE, RECOVERY_PICTURE = PICTURES = ("blocks.png", "recovery.png")
 
 
@@ -73,7 +72,7 @@ class Evaluation(Artifact):
     FILE: ClassVar[str] = "evaluation.json"
     REMEDY: ClassVar[str] = "run the evaluate stage again"
 
-    format: int = 2
+    format: int = 3
     row_length: int
     base_positions: int
     position_starts: tuple[int, ...]
@@ -114,9 +113,19 @@ class Evaluation(Artifact):
         return row_difference(*(side if source is None else side.sources[source] for side in sides))
 
     @property
+    def is_at_own_length(self) -> bool:
+        """Whether the base model reads whole rows."""
+        return self.base_positions == self.row_length
+
+    @property
+    def to_recover(self) -> ViewName:
+        """The view with the accuracy to recover: the base model on the same tokens as long_after."""
+        return "base_cut" if self.is_at_own_length else "base_chunks"
+
+    @property
     def recovery(self) -> Difference | None:
         """long_after minus the accuracy to recover; None before training."""
-        return self.difference("long_after", TO_RECOVER)
+        return self.difference("long_after", self.to_recover)
 
     @property
     def is_recovered(self) -> bool | None:
@@ -131,17 +140,7 @@ class Evaluation(Artifact):
     @property
     def is_worse_on_short_texts(self) -> bool:
         """Whether training cost accuracy on rows cut to the base model's length, by two standard errors or more."""
-        return has_recovered(self.short_text_change) is False
-
-    @property
-    def context_gain(self) -> Difference | None:
-        """What context beyond base_positions gains: long_after - base_chunks."""
-        return self.difference("long_after", "base_chunks")
-
-    @property
-    def is_worse_than_chunks(self) -> bool:
-        """Whether the base model in chunks is more accurate, by two standard errors or more."""
-        return has_recovered(self.context_gain) is False
+        return self.short_text_change is not None and self.short_text_change.is_loss
 
     def with_accuracy(self, view: ViewName, accuracy: float) -> Self:
         """Returns the evaluation with another accuracy of a view on whole rows, in percent."""

@@ -47,20 +47,24 @@ class TrainingMetrics(Artifact):
 class EvaluationMetrics(Artifact):
     """Held-out accuracy at a step, of whole rows, per block and by source; that on pairs, if they are trained.
 
-    `base_cut` is the accuracy to recover, `recovery` the accuracy minus base_cut, paired by row. Without a base model,
-    they are None, and `base_cut_by_source` is empty.
+    `base_chunks` is the accuracy to recover, that of the base model on the same tokens in chunks of its length, and
+    `recovery` the accuracy minus it, paired by row; `base_cut` is that on rows cut to its length, which decides
+    nothing. Without a base model, they are None, and `base_chunks_by_source` is empty. `recovered_at_step` is the first
+    of two evaluations in a row that have recovered, from the second one on.
     """
 
     REMEDY: ClassVar[str] = "train again, in another run folder"
 
-    format: int = 2
+    format: int = 3
     kind: Literal["evaluation"] = "evaluation"
     step: int
     tokens: int
     held_out: Measured
+    base_chunks: float | None = None
+    base_chunks_error: float | None = None
+    base_chunks_by_source: dict[str, Accuracy] = field(default_factory=dict)
     base_cut: float | None = None
     base_cut_error: float | None = None
-    base_cut_by_source: dict[str, Accuracy] = field(default_factory=dict)
     recovery: Difference | None = None
     recovered_at_step: int | None = None
     recovered_at_tokens: int | None = None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
-from longmlm.artifacts.accuracy import Difference, Measured, PairAccuracy, has_recovered, row_difference
+from longmlm.artifacts.accuracy import Accuracy, Difference, Measured, PairAccuracy, first_recovered, row_difference
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.rows import RowsPlan
 from longmlm.errors import counted
@@ -35,8 +35,9 @@ class TrainState:
     `cursor` and `tokens` count the rows consumed by all ranks, and their tokens. `skipped_steps` counts the updates
     that fp16 skipped, `skipped_in_a_row` those since the last update that was applied. `accuracy` is from the latest
     evaluation, at `evaluated_at_step`; `best_accuracy` is the highest after an update, the first of equal ones.
-    `base` is what the base model reaches on the same rows cut to its length, `recovery` the latest accuracy minus that,
-    paired by row; None if there is no base model.
+    `base_chunks` is what the base model reaches on the same tokens in chunks of its length, `recovery` the latest
+    accuracy minus that, paired by row; `base_cut` is what it reaches on the rows cut to its length. They are None if
+    there is no base model. `recovered_at_step` is the first of two evaluations in a row that have recovered.
     `pairs` is the accuracy on pairs of the latest evaluation; None if no pairs are trained, or none are held out.
     `micro_batch` is that of the latest update; None if the user set its size.
     """
@@ -47,10 +48,12 @@ class TrainState:
     training_seconds: float = 0.0
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
-    base: Measured | None = None
+    base_chunks: Measured | None = None
+    base_cut: Accuracy | None = None
     accuracy: float | None = None
     recovery: Difference | None = None
     evaluated_at_step: int | None = None
+    evaluated_at_tokens: int | None = None
     recovered_at_step: int | None = None
     recovered_at_tokens: int | None = None
     best_accuracy: float | None = None
@@ -62,7 +65,8 @@ class TrainState:
         steps = (self.evaluated_at_step, self.recovered_at_step, self.best_at_step, self.skipped_steps)
         if any(step > self.step for step in steps if step is not None) or self.skipped_in_a_row > self.skipped_steps:
             raise ValueError(f"it names a later step than its own, {self.step}")
-        percentages = (self.base_cut, self.accuracy, self.best_accuracy)
+        base = [self.base_chunks.whole.accuracy if self.base_chunks else None, self.base_cut and self.base_cut.accuracy]
+        percentages = (*base, self.accuracy, self.best_accuracy)
         if any(abs(percentage) > ALL for percentage in percentages if percentage is not None):
             raise ValueError("an accuracy is not a percentage")
         if self.training_seconds < 0:
@@ -81,21 +85,22 @@ class TrainState:
         )
 
     def after_evaluation(self, held_out: Measured, pairs: PairAccuracy | None = None) -> Self:
-        """Returns the state with the accuracies at this step; the first step that has recovered stays on record."""
-        accuracy, recovery = held_out.whole.accuracy, row_difference(held_out, self.base) if self.base else None
-        evaluated = replace(self, accuracy=accuracy, recovery=recovery, pairs=pairs, evaluated_at_step=self.step)
+        """Returns the state with the accuracies at this step.
+
+        If the run has recovered at this evaluation and the one before, the step of that one is put, and stays, on
+        record.
+        """
+        accuracy = held_out.whole.accuracy
+        recovery = row_difference(held_out, self.base_chunks) if self.base_chunks else None
+        evaluated = replace(self, accuracy=accuracy, recovery=recovery, pairs=pairs)
+        evaluated = replace(evaluated, evaluated_at_step=self.step, evaluated_at_tokens=self.tokens)
         if self.step and accuracy is not None and (self.best_accuracy is None or accuracy > self.best_accuracy):
             evaluated = replace(evaluated, best_accuracy=accuracy, best_at_step=self.step)
-        may_be_chance = recovery is not None and recovery.points < 0
-        is_recovered = has_recovered(recovery) and not (may_be_chance and self.step == 0)  # few rows tell too little
-        if is_recovered and self.recovered_at_step is None:
-            return replace(evaluated, recovered_at_step=self.step, recovered_at_tokens=self.tokens)
-        return evaluated
-
-    @property
-    def base_cut(self) -> float | None:
-        """The accuracy to recover, in percent; None if there is no base model."""
-        return self.base.whole.accuracy if self.base else None
+        if self.recovered_at_step is not None or first_recovered([self.recovery, recovery]) is None:
+            return evaluated
+        return replace(
+            evaluated, recovered_at_step=self.evaluated_at_step, recovered_at_tokens=self.evaluated_at_tokens
+        )
 
     @property
     def accuracy_here(self) -> float | None:
@@ -132,7 +137,7 @@ class CheckpointState(Artifact):
     FILE: ClassVar[str] = "state.json"
     REMEDY: ClassVar[str] = "train again, in another run folder"
 
-    format: int = 2
+    format: int = 3
     state: TrainState
     recipe: PretrainRecipe
     rows_sha256: str
@@ -184,9 +189,12 @@ def total_steps(recipe: PretrainRecipe, continuations: Sequence[Continuation]) -
 
 
 def recovered_before_continuation(state: TrainState, continuations: Sequence[Continuation]) -> bool:
-    """Returns whether a run had recovered before it was continued; if so, it makes all added steps."""
+    """Returns whether a run had recovered before it was continued; if so, it makes all added steps.
+
+    If the first of the two evaluations is the last one before it was continued, the second one is in the added steps.
+    """
     at = state.recovered_at_step
-    return bool(continuations) and at is not None and at <= continuations[-1].from_step
+    return bool(continuations) and at is not None and at < continuations[-1].from_step
 
 
 def is_finished(
@@ -204,7 +212,7 @@ class RunSummary(Artifact):
 
     FILE: ClassVar[str] = "summary.json"
 
-    format: int = 2
+    format: int = 3
     state: TrainState
     train_tokens_per_second: float | None
     num_processes: int

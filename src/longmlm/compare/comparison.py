@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from longmlm.artifacts.accuracy import Difference, Measured, block_names, has_recovered, paired_difference
+from longmlm.artifacts.accuracy import Difference, Measured, block_names, first_recovered, paired_difference
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.evaluation import ViewName
 from longmlm.artifacts.metrics import EvaluationMetrics
@@ -44,9 +44,9 @@ class Trial:
             raise ValueError("curve must have an evaluation")
 
     @property
-    def base_cut(self) -> float | None:
-        """The base model's accuracy on rows cut to its length."""
-        return self.curve[0].base_cut
+    def base_chunks(self) -> float | None:
+        """The accuracy to recover: the base model's in chunks of its length."""
+        return self.curve[0].base_chunks
 
     @property
     def before(self) -> Measured:
@@ -63,17 +63,18 @@ class Trial:
         return (self.rows_sha256, self.held_out) == (other.rows_sha256, other.held_out)
 
     def tokens_to_recovery(self, control: Sequence["Trial"] = ()) -> int | None:
-        """Returns the tokens at the first of two consecutive evaluations that have recovered; None if there is none.
+        """Returns the tokens at the evaluation at which it has recovered (`first_recovered`); None if it has not.
 
-        With control trials, what these have gained over the base model by then is added to base_cut, unless they lost.
+        With control trials, what these have gained over the base model by then is added to base_chunks, unless they
+        lost.
         """
-        reached = [
-            has_recovered(gain and replace(gain, points=gain.points - max(0.0, mean_gain(control, line.tokens))))
+        gains = [
+            gain and replace(gain, points=gain.points - max(0.0, mean_gain(control, line.tokens)))
             for line in self.curve
             for gain in [line.recovery]
         ]
-        pairs = zip(self.curve, reached, reached[1:], strict=False)
-        return next((line.tokens for line, now, then in pairs if now and then), None)
+        index = first_recovered(gains)
+        return None if index is None else self.curve[index].tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +137,9 @@ class Arm:
 
     @property
     def recovery(self) -> Difference | None:
-        """Mean accuracy after training minus base_cut; its error is that of one seed, since all have the same rows.
+        """Mean accuracy after training minus base_chunks; its error is that of one seed, since all have the same rows.
 
-        None where base_cut or its error is not known.
+        None where base_chunks or its error is not known.
         """
         gains = [gain for trial in self.trials if (gain := trial.curve[-1].recovery)]
         if len(gains) < len(self.trials):
@@ -212,7 +213,7 @@ class Comparison(Artifact):
 
     FILE: ClassVar[str] = "comparison.json"
 
-    format: int = 2
+    format: int = 3
     model: str
     row_length: int
     baseline: str

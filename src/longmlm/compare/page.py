@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Measured, paired_difference
+from longmlm.artifacts.accuracy import RECOVERED, Measured, paired_difference
 from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, ViewName
 from longmlm.compare.comparison import Arm, Comparison, accuracy_of
@@ -102,9 +102,9 @@ def finding(comparison: Comparison) -> str:
 
 
 def _recovery(arm: Arm) -> str:
-    """Returns whether an arm has recovered, and how far from base_cut it is after training."""
+    """Returns whether an arm has recovered, and how far from base_chunks it is after training."""
     tokens, gain = arm.tokens_to_recovery(), arm.recovery
-    now = f" ({gain.compared_with('base_cut')})" if gain else ""
+    now = f" ({gain.compared_with('base_chunks')})" if gain else ""
     if tokens is None:
         return f"has not recovered{now}"
     when = f"recovered after {_tokens(tokens)} M tokens" if tokens else "had recovered before training"
@@ -176,9 +176,9 @@ def recovery_chart(comparison: Comparison) -> Chart:
     """Returns the accuracy of the baseline and the best others over tokens, with the range over seeds as a band."""
     series = [_curve(arm, arm.name, colour) for arm, colour in _drawn(comparison)]
     reference = comparison.baseline_arm() or comparison.arms()[0]
-    base = reference.trials[0].base_cut
-    is_shared = all(trial.base_cut == base for arm in comparison.arms() for trial in arm.trials)
-    name = "base_cut" if is_shared else f"base_cut of {reference.name}"
+    base = reference.trials[0].base_chunks
+    is_shared = all(trial.base_chunks == base for arm in comparison.arms() for trial in arm.trials)
+    name = "base_chunks" if is_shared else f"base_chunks of {reference.name}"
     goal = [] if base is None else [Series(name, "faint", (), (base,))]
     return Chart("Accuracy during training", ("tokens (thousands)", "masked-token accuracy (%)"), [*series, *goal])
 
@@ -231,25 +231,23 @@ def _arms_text(comparison: Comparison) -> str:
         "Ranked by fewer tokens to recovery, or else higher accuracy after training. Accuracy in percent, mean over "
         "seeds ± standard deviation (SD) over seeds. The difference "
         f"to the baseline, {comparison.baseline}, is paired by row and seed; its standard error (SE) covers the choice "
-        "of held-out rows and, with two or more seeds, the variation between seeds. Recovered: the first of two "
-        "consecutive evaluations that reach base_cut, the base model's accuracy at its own length"
-        f"{_shared_base_cut(comparison)}, or are below it by less than two standard errors of the difference, paired "
-        "by row."
+        f"of held-out rows and, with two or more seeds, the variation between seeds. {RECOVERED}"
+        f"{_shared_base(comparison)}"
     )
     if control := comparison.control_trials():
         gain = _mean([accuracy_of(trial.after) - accuracy_of(trial.before) for trial in control])
         text += (
-            " Including the control gain: base_cut plus what the base model itself gains by training on as many "
-            f"tokens at its own length, {signed(f'{gain:+.2f}')} points in the end. A loss does not lower base_cut."
+            " Including the control gain: base_chunks plus what the base model itself gains by training on as many "
+            f"tokens at its own length, {signed(f'{gain:+.2f}')} points in the end. A loss does not lower it."
         )
     return text
 
 
-def _shared_base_cut(comparison: Comparison) -> str:
-    """Returns base_cut in brackets if all arms that are compared have the same."""
-    found = {trial.base_cut for arm in comparison.arms() for trial in arm.trials}
+def _shared_base(comparison: Comparison) -> str:
+    """Returns base_chunks in a sentence if all arms that are compared have the same."""
+    found = {trial.base_chunks for arm in comparison.arms() for trial in arm.trials}
     value = found.pop() if len(found) == 1 else None
-    return "" if value is None else f" ({value:.2f} % on these rows)"
+    return "" if value is None else f" On these rows, base_chunks is {value:.2f} %."
 
 
 def _blocks(measured: Measured) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from longmlm.artifacts.accuracy import Accuracy, PairAccuracy
-from longmlm.artifacts.evaluation import TO_RECOVER, Evaluation, read_evaluation
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
@@ -86,7 +86,8 @@ def check_recovered(evaluation: Evaluation, recipe: ReleaseRecipe) -> None:
     """Raises ReleaseError, unless allowed, when a long model is clearly less accurate than its base model."""
     gain = evaluation.recovery
     if gain and evaluation.is_recovered is False and not recipe.allow_unrecovered:
-        compared = gain.compared_with(f"{TO_RECOVER} {evaluation.accuracy(TO_RECOVER):.2f} %")
+        base = evaluation.to_recover
+        compared = gain.compared_with(f"{base} {evaluation.accuracy(base):.2f} %")
         raise ReleaseError(
             f"long_after {evaluation.accuracy('long_after'):.2f} % is {compared}: train longer, with --more-steps, or "
             f"set allow_unrecovered{ALLOW}"

@@ -10,7 +10,6 @@ from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.evaluation import (
     BLOCKS_PICTURE,
     RECOVERY_PICTURE,
-    TO_RECOVER,
     VIEW_NAMES,
     Evaluation,
     ViewName,
@@ -19,7 +18,7 @@ from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import counted
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import Head, Section, Tile, page, public_path, write_page
-from longmlm.reports.tables import Table, difference_text, signed
+from longmlm.reports.tables import Table, difference_text, percent, signed
 from longmlm.settings.pretrain import number_format
 
 EXPLANATIONS: dict[ViewName, str] = {
@@ -41,22 +40,22 @@ COLOURS: dict[ViewName, Colour] = {
     "long_after": "blue",
 }
 BY_SOURCE = (
-    "The same accuracies by source, with the loss of the latest long model in nats per token, and what it has "
-    "recovered: the accuracy of long_after minus that of base_cut, in percentage points."
+    "The same accuracies by source, with the loss of the latest long model in nats per token and, in percentage "
+    "points, the difference from the accuracy to recover."
 )
 BY_ITSELF = " (each document by itself)"
 BY_ITSELF_MEANS = (
     "Each document by itself: no token attends to another document of its row, as in the training of this model. The "
     "other models read a row as one text."
 )
-TILES: tuple[ViewName, ...] = ("long_after", "base_cut", "base_chunks", "long_before")
+TILES: tuple[ViewName, ...] = ("long_after", "base_chunks", "base_cut", "long_before")
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path, made_by: str) -> None:
     """Writes evaluation.json, the pictures and the page into a folder; `made_by` is the command with its settings."""
     write_png(_blocks_chart(evaluation), folder / BLOCKS_PICTURE)
     if evaluation.curve:
-        write_png(recovery_chart(evaluation.curve, evaluation.accuracy("base_chunks")), folder / RECOVERY_PICTURE)
+        write_png(recovery_chart(evaluation.curve), folder / RECOVERY_PICTURE)
     write_page(evaluation_page(evaluation, made_by), folder / PAGE_FILE)
     artifact.write(folder / Evaluation.FILE, evaluation)
 
@@ -64,7 +63,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path, made_by: str) -> None
 def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
     """Returns the page about an evaluation."""
     bars = "Error bars show two standard errors."
-    if not _is_at_own_length(evaluation):
+    if not evaluation.is_at_own_length:
         bars += (
             " The base model reads only the first block; in chunks it reads the others too, but without the text "
             "before each chunk."
@@ -89,8 +88,8 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
         )
         sections.append(Section("What the longer context is worth", text, gains_table(evaluation)))
     if evaluation.curve:
-        chart = recovery_chart(evaluation.curve, evaluation.accuracy("base_chunks"))
-        sections.append(Section("Recovery during training", _recovery_text(evaluation), chart))
+        text, chart = _recovery_text(evaluation.curve[-1]), recovery_chart(evaluation.curve)
+        sections.append(Section("Recovery during training", text, chart))
     if evaluation.examples:
         rows = counted(len(evaluation.examples), "row")
         read = "this document of the row" if evaluation.latest_view in evaluation.isolated else "the whole row"
@@ -132,9 +131,9 @@ def sources_table(evaluation: Evaluation) -> Table:
     for source, latest in evaluation.measured[evaluation.latest_view].sources.items():
         accuracies = [_percent(evaluation.measured[name].sources[source].whole) for name in names]
         loss = "–" if latest.whole.loss is None else f"{latest.whole.loss:.3f}"
-        gain = evaluation.difference("long_after", "base_cut", source)
+        gain = evaluation.difference("long_after", evaluation.to_recover, source)
         lines.append([source, f"{latest.whole.num_selected:,}", *accuracies, loss, difference_text(gain)])
-    return Table(["source", "selected", *names, "loss", "long_after - base_cut"], lines)
+    return Table(["source", "selected", *names, "loss", f"long_after - {evaluation.to_recover}"], lines)
 
 
 def gains_table(evaluation: Evaluation) -> Table:
@@ -153,13 +152,8 @@ def explanation(evaluation: Evaluation) -> str:
     return f"{_caption(evaluation)} {columns}."
 
 
-def _is_at_own_length(evaluation: Evaluation) -> bool:
-    """Returns whether the base model reads whole rows."""
-    return evaluation.base_positions == evaluation.row_length
-
-
 def _explanations(evaluation: Evaluation) -> dict[str, str]:
-    explanations = EXPLANATIONS | (AT_OWN_LENGTH if _is_at_own_length(evaluation) else {})
+    explanations = EXPLANATIONS | (AT_OWN_LENGTH if evaluation.is_at_own_length else {})
     return {name: explanations[name] + BY_ITSELF * (name in evaluation.isolated) for name in _views(evaluation)}
 
 
@@ -183,13 +177,13 @@ def _head(evaluation: Evaluation) -> Head:
         tiles.append(
             Tile(_explanations(evaluation)[view], f"{value} %" if sign else value, f"{sign.strip()} {error}".strip())
         )
-    if (gain := evaluation.context_gain) is not None:
+    if (gain := evaluation.difference("long_after", "base_chunks")) is not None:
         value = signed(f"{gain.points:+.2f}")
         tiles.append(Tile("long model minus base model in chunks", value, f"± {gain.standard_error:.2f} points"))
     base = evaluation.sources.base.rstrip("/").rsplit("/", 1)[-1]
     lengths = f"from {evaluation.base_positions:,} to {evaluation.row_length:,} positions"
     return Head(
-        f"{base}: {f'{evaluation.row_length:,} tokens' if _is_at_own_length(evaluation) else lengths}",
+        f"{base}: {f'{evaluation.row_length:,} tokens' if evaluation.is_at_own_length else lengths}",
         f"Masked-token accuracy on {counted(evaluation.num_rows, 'held-out row')} of {evaluation.row_length:,} tokens, "
         "each under one mask, which is the same for every model.",
         finding(evaluation),
@@ -199,39 +193,37 @@ def _head(evaluation: Evaluation) -> Head:
 
 
 def finding(evaluation: Evaluation) -> str:
-    """Returns whether the accuracy is recovered, and the differences from the base model in chunks and on short texts.
+    """Returns whether the accuracy is recovered, and the differences from the base model on cut rows and short texts.
 
     Each has its standard error, and the words "which may be chance" if it is within two of them.
     """
-    after, base, gain = evaluation.accuracy("long_after"), evaluation.accuracy(TO_RECOVER), evaluation.recovery
-    if after is None or base is None or gain is None:
+    after, base = (evaluation.accuracy(view) for view in ("long_after", evaluation.to_recover))
+    if after is None or base is None or (gain := evaluation.recovery) is None:
         return "Not trained yet: this is the accuracy right after extension."
-    if _is_at_own_length(evaluation):
+    if evaluation.is_at_own_length:
         verdict = _verdict(gain, "than the base model")
         compared = gain.compared_with(f"the {base:.2f} % before training")
         return f"{verdict}: {after:.2f} % of the masked tokens are predicted correctly, {compared}."
     verdict = "Recovered" if evaluation.is_recovered else "Not recovered"
-    if evaluation.is_recovered and evaluation.is_worse_than_chunks:
-        verdict += ", but worse than the base model in chunks"
+    if gain.points > 0 and not gain.is_within_error:
+        verdict += ", and better than reading in chunks"
     numbers = f"the long model predicts {after:.2f} % of the masked tokens correctly on whole rows of "
     numbers += f"{counted(evaluation.row_length, 'token')}"
-    compared = gain.compared_with(f"the base model's {base:.2f} % on their first {evaluation.base_positions:,}")
+    short = counted(evaluation.base_positions, "token")
+    compared = gain.compared_with(f"the base model's {base:.2f} % on the same tokens in chunks of {short}")
     sentences = [f"{verdict}: {numbers}, {compared}."]
-    if worth := evaluation.context_gain:
-        compared = worth.compared_with("its accuracy on the same tokens")
-        verdict = _verdict(worth, "than the base model in chunks")
-        sentences.append(f"{verdict}: with whole rows as context, {compared}.")
+    if over_cut := evaluation.difference("long_after", "base_cut"):
+        cut = f"its {percent(evaluation.accuracy('base_cut'))} % on rows cut to {short}"
+        sentences.append(f"That is {over_cut.compared_with(cut)}.")
     if change := evaluation.short_text_change:
         compared = change.compared_with("the base model")
-        rows = f"on rows cut to {counted(evaluation.base_positions, 'token')}"
-        sentences.append(f"{_verdict(change, 'on short texts')}: {rows}, {compared}.")
+        sentences.append(f"{_verdict(change, 'on short texts')}: on rows cut to {short}, {compared}.")
     return " ".join(sentences)
 
 
 def is_good(evaluation: Evaluation) -> bool | None:
-    """Returns whether the model has recovered and is nowhere clearly worse than its base; None before training."""
-    is_worse = evaluation.is_worse_than_chunks or evaluation.is_worse_on_short_texts
-    return evaluation.is_recovered and not is_worse
+    """Returns whether the model has recovered and is not worse on short texts; None before training."""
+    return evaluation.is_recovered and not evaluation.is_worse_on_short_texts
 
 
 def _verdict(change: Difference, where: str) -> str:
@@ -271,22 +263,21 @@ def _positions_chart(evaluation: Evaluation) -> Chart:
     return Chart("Accuracy by position", titles, _series(evaluation, "positions", middles), border=border)
 
 
-def recovery_chart(curve: Sequence[EvaluationMetrics], base_chunks: float | None = None) -> Chart:
-    """Returns a chart of the accuracy of a run over its steps, with the base model's accuracy where it is known."""
-    points, base_cut = [(float(line.step), line.held_out.whole) for line in curve], curve[-1].base_cut
-    levels = [Series("base_cut", "ink", [], [base_cut])] if base_cut is not None else []
-    levels += [Series("base_chunks", "amber", [], [base_chunks])] if base_chunks is not None else []
+def recovery_chart(curve: Sequence[EvaluationMetrics]) -> Chart:
+    """Returns a chart of the accuracy of a run over its steps, with those of the base model where they are known."""
+    points, last = [(float(line.step), line.held_out.whole) for line in curve], curve[-1]
+    levels = [Series("base_cut", "ink", [], [last.base_cut])] if last.base_cut is not None else []
+    levels += [Series("base_chunks", "amber", [], [last.base_chunks])] if last.base_chunks is not None else []
     series = [*levels, _curve("long model, whole row", "blue", points)]
     return Chart("Recovery during training", ("step (optimizer updates)", "held-out accuracy (%)"), series)
 
 
-def _recovery_text(evaluation: Evaluation) -> str:
-    last, recovered = evaluation.curve[-1], ""
+def _recovery_text(last: EvaluationMetrics) -> str:
+    recovered = ""
     if last.recovered_at_step is not None:
         tokens = f", after {counted(last.recovered_at_tokens, 'token')}" if last.recovered_at_tokens is not None else ""
-        recovered = f" The long model had first recovered at step {last.recovered_at_step:,}{tokens}."
+        recovered = f" The long model had recovered at step {last.recovered_at_step:,}{tokens}."
     return (
         "Accuracy of the long model on whole held-out rows during training; the shaded area shows two standard errors. "
-        "Horizontal lines show the base model: base_cut as the run measured it on its own held-out rows, base_chunks "
-        f"as in the table.{recovered}"
+        f"Horizontal lines show the base model, as the run measured it on its own held-out rows.{recovered}"
     )

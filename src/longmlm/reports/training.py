@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from longmlm.artifacts.accuracy import has_recovered, when_recovered
+from longmlm.artifacts.accuracy import RECOVERED, has_recovered, when_recovered
 from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.metrics import EvaluationMetrics, Metrics, MetricsFile, TrainingMetrics
 from longmlm.escaping import single_line
@@ -21,8 +21,8 @@ from longmlm.reports.tables import percent
 REFRESH_SECONDS = 5
 RECOVERY = (
     "Accuracy at masked tokens of held-out rows, read whole; the shaded area shows two standard errors. The horizontal "
-    "line, base_cut, is the base model on the same rows cut to its length. Recovered: at or above it, or below it by "
-    "less than two standard errors of the difference, paired by row."
+    "lines are the base model: base_chunks, and base_cut on the same rows cut to its length, which decides nothing. "
+    f"{RECOVERED}"
 )
 ACCURACY = "Accuracy at masked tokens of held-out rows; the shaded area shows two standard errors."
 PREDICTIONS = (
@@ -114,7 +114,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
             self.charts.clear()
             self.drawn, self.is_outdated = time.monotonic(), False
         if last:
-            title, text = ("Accuracy during training", ACCURACY) if last.base_cut is None else ("Recovery", RECOVERY)
+            title, text = ("Accuracy during training", ACCURACY) if last.base_chunks is None else ("Recovery", RECOVERY)
             sections.append(Section(title, text, recovery_chart(self.evaluations)))
         if last and last.examples:
             sections.append(Section(f"Predictions at masks, step {last.step:,}", PREDICTIONS, last.examples))
@@ -123,7 +123,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
             f"{name}: step {self.step:,} of {self.num_steps:,}",
             f"{lead[0].upper()}{lead[1:]}.",
             self._finding(last),
-            (last is not None and has_recovered(last.recovery)) or None,
+            (last is not None and last.recovered_at_step is not None and has_recovered(last.recovery)) or None,
             self._tiles(last, is_over),
             None if is_over else REFRESH_SECONDS,
         )
@@ -140,7 +140,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         if last is None or last.recovery is None:
             return ""
         verdict = when_recovered(last.recovery, last.recovered_at_step)
-        compared = last.recovery.compared_with(f"the base model's {percent(last.base_cut)} %")
+        compared = last.recovery.compared_with(f"the base model's {percent(last.base_chunks)} % in chunks")
         reached = f"at step {last.step:,} the accuracy is {percent(last.held_out.whole.accuracy)} %"
         return f"{verdict.capitalize()}: {reached}, {compared}."
 
@@ -157,8 +157,10 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
             error = last.held_out.whole.standard_error
             note = "%" if error is None else f"% ± {error:.2f}"
             tiles.append(Tile("held-out accuracy", percent(last.held_out.whole.accuracy), note))
-        if last and last.base_cut is not None:
-            tiles.append(Tile("base model", percent(last.base_cut), f"% ± {percent(last.base_cut_error)}"))
+        if last and last.base_chunks is not None:
+            chunks, cut = percent(last.base_chunks), percent(last.base_cut)
+            tiles.append(Tile("base model in chunks", chunks, f"% ± {percent(last.base_chunks_error)}"))
+            tiles.append(Tile("base model, cut rows", cut, f"% ± {percent(last.base_cut_error)}"))
         return tiles
 
     def _time_left(self) -> str:

@@ -4,7 +4,7 @@ With num_steps = 8, log_every_steps = 2, evaluate_every_steps = 3, save_every_st
 
     step       0   1   2   3   4   5   6   7   8
     update         x   x   x   x   x   x   x   x
-    evaluate   x           x           x       x    step 0: the baseline, then the model as it starts; the last step
+    evaluate   x           x           x       x    step 0: the base model, then the model as it starts; the last step
     log                x       x       x       x    mean of the steps since the line before; every saved step
     save                       x               x    with the accuracy of this step, if it was evaluated; the last step
 
@@ -57,12 +57,13 @@ class EvaluationStoppedError(Exception):
 def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     """Returns the progress in the checkpoint, with optimizer and generators restored, or the start of a new run.
 
-    A new run first measures its baseline, the accuracy to recover, and the model as it starts.
+    A new run first measures its base model, whose accuracy it is to recover, and the model as it starts.
     """
     if resumed_from is None:
         _prepare_folder(task, run, None)
-        new, base = TrainState(cursor=task.record.cursor), task.evaluation.baseline(heartbeat)
-        return evaluate(task, run, replace(new, base=base), Stop())
+        base_chunks, base_cut = task.evaluation.baseline()
+        new = TrainState(cursor=task.record.cursor, base_chunks=base_chunks, base_cut=base_cut)
+        return evaluate(task, run, new, Stop())
     state = resumable_state(resumed_from, task.record)
     run.accelerator.print(f"resuming after step {state.step}, from {resumed_from}")
     if task.record.continuations:
@@ -177,14 +178,17 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         return_freed_memory()
     accuracy = held_out.whole.accuracy
     state = state.after_evaluation(held_out, pairs)
+    chunks, cut = state.base_chunks, state.base_cut
     if run.accelerator.is_main_process:
         line = EvaluationMetrics(
             step=state.step,
             tokens=state.tokens,
             held_out=held_out,
-            base_cut=state.base_cut,
-            base_cut_error=state.base.whole.standard_error if state.base else None,
-            base_cut_by_source={name: one.whole for name, one in state.base.sources.items()} if state.base else {},
+            base_chunks=chunks.whole.accuracy if chunks else None,
+            base_chunks_error=chunks.whole.standard_error if chunks else None,
+            base_chunks_by_source={name: one.whole for name, one in chunks.sources.items()} if chunks else {},
+            base_cut=cut.accuracy if cut else None,
+            base_cut_error=cut.standard_error if cut else None,
             recovery=state.recovery,
             recovered_at_step=state.recovered_at_step,
             recovered_at_tokens=state.recovered_at_tokens,
@@ -192,7 +196,7 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             pairs=pairs,
         )
         run.record(line)
-        base = "" if state.base_cut is None else f", the base model's is {state.base_cut:.2f} %"
+        base = "" if line.base_chunks is None else f", the base model's is {line.base_chunks:.2f} % in chunks"
         reached = "–" if accuracy is None else f"{accuracy:.2f} %"
         of_pairs = f", pair accuracy {pairs}" if pairs else ""
         dated_line(f"step {state.step}/{task.num_steps} held-out accuracy {reached}{base}{of_pairs}")

@@ -166,9 +166,9 @@ def accuracy_reached(state: TrainState) -> str:
     if state.accuracy is None:
         return "held-out accuracy has not been measured yet"
     reached = f"held-out accuracy {state.accuracy:.2f} % at step {state.evaluated_at_step}"
-    if state.recovery is None:
+    if state.recovery is None or state.base_chunks is None:
         return reached
-    compared = state.recovery.compared_with(f"the base model's {state.base_cut:.2f} %")
+    compared = state.recovery.compared_with(f"the base model's {state.base_chunks.whole.accuracy:.2f} % in chunks")
     return f"{reached}, {compared}: {when_recovered(state.recovery, state.recovered_at_step)}"
 
 

@@ -36,7 +36,7 @@ DONE = b"done"
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 30.0
 NOT_PLOTTED = ("format", "step")
-RECOVERY = ("base_cut", "recovered_at_step", "recovered_at_tokens")
+RECOVERY = ("base_chunks", "base_cut", "recovered_at_step", "recovered_at_tokens")
 
 Settings = dict[str, Any]  # Any: tables of settings.toml, shown as they are
 
@@ -111,9 +111,9 @@ def figures(line: Metrics) -> dict[str, float]:
             values |= {f"{name}/accuracy": one.whole.accuracy, f"{name}/loss": one.whole.loss}
         if own := line.pairs:
             values |= {"pair_accuracy": own.accuracy, "pair_loss": own.loss, "pair_larger_share": own.larger_share}
-        for name, base in line.base_cut_by_source.items():
+        for name, base in line.base_chunks_by_source.items():
             gain = accuracy_difference(line.held_out.sources[name].whole, base)
-            values |= {f"{name}/base_cut": base.accuracy, f"{name}/recovery": gain and gain.points}
+            values |= {f"{name}/base_chunks": base.accuracy, f"{name}/recovery": gain and gain.points}
     numbers = {key: value for key, value in values.items() if isinstance(value, int | float) and key not in NOT_PLOTTED}
     return {f"{group}/{key}": float(value) for key, value in numbers.items() if math.isfinite(value)}
 
