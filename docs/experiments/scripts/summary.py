@@ -4,7 +4,8 @@
 
 Each arm stands there at the values that served it best. A run of the same arm and number of steps is replaced; runs of
 other comparisons stay beside it, so that no entry joins two. Accuracies are percent, means over the seeds;
-`tokens_to_recovery` is null if a seed did not recover; entries without `base_chunks` counted them to base_cut. --evaluation names the evaluation.json of one run, on more rows.
+`tokens_to_recovery` is null if a seed did not recover; entries without `base_chunks` count them to `base_cut`.
+--evaluation names the evaluation.json of one run, on more rows.
 """
 
 import argparse

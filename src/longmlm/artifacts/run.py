@@ -65,8 +65,8 @@ class TrainState:
         steps = (self.evaluated_at_step, self.recovered_at_step, self.best_at_step, self.skipped_steps)
         if any(step > self.step for step in steps if step is not None) or self.skipped_in_a_row > self.skipped_steps:
             raise ValueError(f"it names a later step than its own, {self.step}")
-        base = [self.base_chunks.whole.accuracy if self.base_chunks else None, self.base_cut and self.base_cut.accuracy]
-        percentages = (*base, self.accuracy, self.best_accuracy)
+        chunks, cut = self.base_chunks.whole if self.base_chunks else None, self.base_cut
+        percentages = (*(base.accuracy for base in (chunks, cut) if base), self.accuracy, self.best_accuracy)
         if any(abs(percentage) > ALL for percentage in percentages if percentage is not None):
             raise ValueError("an accuracy is not a percentage")
         if self.training_seconds < 0:
