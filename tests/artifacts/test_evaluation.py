@@ -30,15 +30,19 @@ def test_an_altered_file_is_refused_unless_it_is_signed_again(tmp_path: Path, ch
     assert read_evaluation(path).num_rows == changed.num_rows
 
 
-def test_recovery_and_the_gain_of_context_follow_from_the_measured_views() -> None:
-    recovered = with_accuracy(base_cut=30.5, base_chunks=30.5, long_after=32.0)
-    assert (recovered.is_recovered, recovered.context_gain.points) == (True, 1.5)
+@pytest.mark.parametrize(
+    ("lengths", "bases"),
+    [({}, {"base_cut": 99.0, "base_chunks": 30.5}), ({"base_positions": FULL.row_length}, {"base_cut": 30.5})],
+)
+def test_recovered_is_not_below_the_base_model_on_the_same_tokens(lengths: dict, bases: dict) -> None:
+    recovered = replace(with_accuracy(**bases, long_after=32.0), **lengths)
+    assert (recovered.is_recovered, recovered.recovery.points) == (True, 1.5)
     error = recovered.recovery.standard_error
     assert error > 0
-    for errors, is_recovered in ((1.99, True), (2.01, False)):  # in standard errors below base_cut
-        below = with_accuracy(base_cut=30.5, base_chunks=30.5, long_after=30.5 - errors * error)
-        assert (below.is_recovered, below.is_worse_than_chunks) == (is_recovered, not is_recovered)
-    untrained = with_accuracy(base_cut=30.5, base_chunks=30.5)
-    assert (untrained.is_recovered, untrained.context_gain, untrained.latest_view) == (None, None, "long_before")
+    for errors, is_recovered in ((1.99, True), (2.01, False)):  # in standard errors below
+        below = replace(with_accuracy(**bases, long_after=30.5 - errors * error), **lengths)
+        assert below.is_recovered == is_recovered
+    untrained = replace(with_accuracy(**bases), **lengths)
+    assert (untrained.is_recovered, untrained.latest_view) == (None, "long_before")
     unmeasured = with_accuracy(base_cut=30.5, base_chunks=30.5, long_after=None)
     assert (unmeasured.is_recovered, unmeasured.accuracy("long_after")) == (None, None)

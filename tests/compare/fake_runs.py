@@ -98,7 +98,7 @@ class FakeRuns:
         (folder / "run" / "made").write_text(repr(trained_with(pipeline)), encoding="utf-8")
         (folder / "run" / METRICS_FILE).unlink(missing_ok=True)
         for step, accuracy in ((0, 10.0), (steps, accuracy_after(pipeline))):
-            line = EvaluationMetrics(step=step, tokens=64 * step, held_out=measured(accuracy), base_cut=40.0)
+            line = EvaluationMetrics(step=step, tokens=64 * step, held_out=measured(accuracy), base_chunks=40.0)
             MetricsFile(folder / "run").append(line)
         state = TrainState(step=steps, tokens=64 * steps)
         summary = RunSummary(state=state, train_tokens_per_second=128.0, num_processes=1, peak_memory_bytes=1)

@@ -25,15 +25,15 @@ def measured(accuracy: float, correct: tuple[int, ...] = (), selected: tuple[int
 
 
 def trial(
-    *accuracies: float, arm: str = "a", seed: int = 1, base_cut: float = 36.0, error: float = 0.0, **values: float
+    *accuracies: float, arm: str = "a", seed: int = 1, base_chunks: float = 36.0, error: float = 0.0, **values: float
 ) -> Trial:
     curve = tuple(
         EvaluationMetrics(
             step=10 * index,
             tokens=1000 * index,
             held_out=measured(accuracy),
-            base_cut=base_cut,
-            recovery=Difference(accuracy - base_cut, error),
+            base_chunks=base_chunks,
+            recovery=Difference(accuracy - base_chunks, error),
         )
         for index, accuracy in enumerate(accuracies)
     )

@@ -37,7 +37,7 @@ def trial(arm: str, seed: int, *correct: int, **views: int) -> Trial:
             step=index,
             tokens=500_000 * index,
             held_out=(held_out := measured(count)),
-            base_cut=36.0,
+            base_chunks=36.0,
             recovery=Difference(held_out.whole.accuracy - 36.0, 0.75),
         )
         for index, count in enumerate(correct)
@@ -80,7 +80,7 @@ def test_a_few_seeds_make_nothing_certain(comparison: Comparison, monkeypatch: p
 
 def test_the_finding_is_one_sentence(comparison: Comparison) -> None:
     text = "better ranks first by tokens to recovery: recovered after 0.50 M tokens (4.00 ± 0.75 points "
-    text += "above base_cut), plain has not recovered (2.00 ± 0.75 points below base_cut); after "
+    text += "above base_chunks), plain has not recovered (2.00 ± 0.75 points below base_chunks); after "
     text += "training 40.00 %, plain 34.00 %, +6.00 ± 2.00 points (probability that it is better: 90 %)"
     assert finding(comparison) == text
     single = replace(comparison, trials=(trial("plain", 1, 2, 5, 7), trial("better", 1, 5, 5, 9)))
@@ -102,21 +102,22 @@ def test_the_finding_states_both_numbers_where_they_disagree(comparison: Compari
     assert text.startswith(
         "better ranks first by tokens to recovery: recovered after 0.50 M tokens (2.00 ± 0.75 points"
     )
-    assert "plain has not recovered (30.00 ± 0.75 points above base_cut); " in text
+    assert "plain has not recovered (30.00 ± 0.75 points above base_chunks); " in text
     assert "after training 38.00 %, plain 66.00 %, −28.00 ± 0.00 points (standard error" in text
 
 
-def test_the_finding_says_how_far_an_arm_is_from_base_cut_and_within_what_error(comparison: Comparison) -> None:
+def test_the_finding_says_how_far_an_arm_is_from_base_chunks_and_within_what_error(comparison: Comparison) -> None:
     high, low = trial("better", 1, 2, 8, 10), trial("plain", 1, 2, 5, 7)
     text = finding(replace(comparison, trials=(high, low)))
     assert (
-        "recovered after 0.50 M tokens (10.00 ± 0.75 points above base_cut), plain has not recovered (2.00 ± " in text
+        "recovered after 0.50 M tokens (10.00 ± 0.75 points above base_chunks), plain has not recovered (2.00 ± "
+        in text
     )
     last = replace(low.curve[-1], recovery=Difference(-2.0, 1.25))
     text = finding(replace(comparison, trials=(high, replace(low, curve=(*low.curve[:-1], last)))))
-    assert "(2.00 ± 1.25 points below base_cut, which may be chance); " in text
+    assert "(2.00 ± 1.25 points below base_chunks, which may be chance); " in text
     sides = [replace(one, curve=tuple(replace(line, recovery=None) for line in one.curve)) for one in (high, low)]
-    assert "base_cut" not in finding(replace(comparison, trials=tuple(sides)))
+    assert "base_chunks" not in finding(replace(comparison, trials=tuple(sides)))
 
 
 def test_the_finding_names_what_decided(comparison: Comparison) -> None:
@@ -205,11 +206,11 @@ def test_context_is_compared_by_row(comparison: Comparison) -> None:
 
 def test_curves_have_a_band_over_seeds(comparison: Comparison) -> None:
     plain, better, goal = recovery_chart(comparison).series
-    assert (plain.name, better.name, goal.name) == ("plain", "better", "base_cut")
+    assert (plain.name, better.name, goal.name) == ("plain", "better", "base_chunks")
     longer = trial("longer", 1, 5, 8, 8)
-    longer = replace(longer, curve=tuple(replace(line, base_cut=37.0) for line in longer.curve))
+    longer = replace(longer, curve=tuple(replace(line, base_chunks=37.0) for line in longer.curve))
     *_, goal = recovery_chart(replace(comparison, trials=(*comparison.trials, longer))).series
-    assert (goal.name, list(goal.values)) == ("base_cut of plain", [36.0])
+    assert (goal.name, list(goal.values)) == ("base_chunks of plain", [36.0])
     assert list(better.values) == [26.0, 38.0, 40.0]
     assert list(better.errors or ()) == [0.0, 0.0, 2.0]
     assert list(better.x) == [0.0, 500.0, 1000.0]

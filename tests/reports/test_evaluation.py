@@ -59,7 +59,7 @@ def test_sources_are_listed_with_their_accuracies_loss_and_recovery(tmp_path: Pa
     mixed = replace(FULL, measured=views).signed()
     [line] = sources_table(mixed).lines
     assert line[:2] == ["laws & <b>", "100"] and line[2:7] == [f"{20 + number}.00 ± 0.50" for number in range(5)]
-    assert line[7] == "2.500" and line[8].startswith("+3.00 ± ")
+    assert line[7] == "2.500" and line[8].startswith("+2.00 ± ")
     write(mixed, tmp_path / "mixed")
     assert "By source" in words(tmp_path / "mixed") and "laws & <b>" in words(tmp_path / "mixed")
     assert read_evaluation(tmp_path / "mixed" / Evaluation.FILE) == mixed
@@ -80,45 +80,55 @@ def test_gains_are_listed_by_offset() -> None:
 @pytest.mark.parametrize(
     ("after", "error", "verdict", "points"),
     [
-        (31.5, 0.25, "Recovered", "1.50 ± 0.35 points above"),
+        (31.5, 0.25, "Recovered, and better than reading in chunks", "1.50 ± 0.35 points above"),
         (30.5, 0.5, "Recovered", "0.50 ± 0.71 points above"),
         (29.7, 1.0, "Recovered", "0.30 ± 1.41 points below"),
         (20.0, 1.0, "Not recovered", "10.00 ± 1.41 points below"),
     ],
 )
 def test_the_finding_states_the_difference_with_its_error(after, error, verdict, points) -> None:
-    sides = {"base_cut": measured(30.0, error=error), "long_after": measured(after, error=error)}
-    found = replace(FULL, measured={**FULL.measured, **sides})
+    sides = {"base_chunks": measured(30.0, error=error), "long_after": measured(after, error=error)}
+    found = replace(FULL, measured={**FULL.measured, **sides, "base_cut": measured(33.0, 1)})
     start, colon, reason = finding(found).partition(": ")
     assert (start, colon) == (verdict, ": ")
     within = ", which may be chance" * (abs(after - 30.0) < 1)
-    assert f"{points} the base model's 30.00 % on their first 16{within}." in reason
+    assert f"{points} the base model's 30.00 % on the same tokens in chunks of 16 tokens{within}." in reason
     error, chance = r"\d+\.\d\d ± \d+\.\d\d points (above|below)", "(, which may be chance)?"
     verdict = "(Better|Worse|Not clearly better or worse)"
     assert re.search(
-        rf"{verdict} than the base model in chunks: .*{error} its accuracy on the same tokens{chance}\. "
+        rf"\. That is {error} its 33\.00 % on rows cut to 16 tokens{chance}\. "
         rf"{verdict} on short texts: .*{error} the base model{chance}\.$",
         reason,
     )
-    text = finding(replace(found, base_positions=found.row_length))
+    at_own_length = {"base_cut": sides["base_chunks"], "long_after": sides["long_after"]}
+    text = finding(replace(found, base_positions=found.row_length, measured=at_own_length))
     assert f"{points} the 30.00 % before training{within}." in text
 
 
-def test_a_clear_loss_against_chunks_is_in_the_verdict_and_has_no_green_mark(tmp_path: Path) -> None:
-    lost = replace(FULL, measured=FULL.measured | {"base_chunks": measured(33.0)})
-    assert lost.is_recovered and is_good(FULL) and is_good(lost) is False
-    assert finding(lost).startswith("Recovered, but worse than the base model in chunks: ")
-    assert "Worse than the base model in chunks: with whole rows as context, 1.50 ± 0.71 points below" in finding(lost)
+def test_a_loss_against_cut_rows_is_stated_and_decides_nothing(tmp_path: Path) -> None:
+    views = dict.fromkeys(("base_cut", "long_after_cut"), measured(50.0, 1))
+    lost = replace(FULL, measured=FULL.measured | views)
     write(lost, tmp_path / "lost")
-    assert "✗ Recovered, but worse than" in words(tmp_path / "lost") and "✓ Recovered" not in words(tmp_path / "lost")
-    unclear = replace(FULL, measured=FULL.measured | {"base_chunks": measured(32.0)})
-    assert is_good(unclear) and "0.50 ± 0.71 points below its accuracy" in finding(unclear)
+    assert "✓ Recovered, and better than reading in chunks: " in words(tmp_path / "lost")
+    assert "That is 18.50 ± 0.71 points below its 50.00 % on rows cut to 16 tokens." in words(tmp_path / "lost")
+
+
+def test_a_model_that_got_worse_on_short_texts_has_no_green_mark(tmp_path: Path) -> None:
+    worse = replace(FULL, measured=FULL.measured | {"long_after_cut": measured(20.0, 1)})
+    assert worse.is_recovered and is_good(FULL) and is_good(worse) is False
+    write(worse, tmp_path / "worse")
+    assert "✗ Recovered" in words(tmp_path / "worse") and "Worse on short texts: " in words(tmp_path / "worse")
+
+
+def test_the_same_accuracy_without_an_error_is_not_called_better() -> None:
+    sides = dict.fromkeys(("base_chunks", "long_after"), measured(30.0, error=0.0))
+    assert finding(replace(FULL, measured=FULL.measured | sides)).startswith("Recovered: ")
 
 
 def test_page_reports_everything_that_was_measured(written: Path) -> None:
     text = words(written)
     assert "from 16 to 40 positions" in text
-    assert re.search(r"✓ Recovered:.* 31\.50 % .*40 tokens.* 30\.00 %.* 16", text)
+    assert re.search(r"✓ Recovered, .*: .* 31\.50 % .*40 tokens.* 29\.00 %.* 16 tokens.* 30\.00 % on rows cut", text)
     assert re.search(r"\+2\.50\s+± 0\.71 points", text)
     for line in accuracy_table(FULL).lines:
         assert all(cell in text for cell in line)
@@ -133,7 +143,7 @@ def test_page_reports_everything_that_was_measured(written: Path) -> None:
 
 
 def test_page_of_a_model_that_did_not_recover_states_the_missing_points(tmp_path: Path) -> None:
-    lost = replace(FULL, measured=FULL.measured | {"long_after": measured(28.25)})
+    lost = replace(FULL, measured=FULL.measured | {"long_after": measured(27.25)})
     write(lost, tmp_path / "lost")
     assert re.search(r"✗ Not recovered.*: .*1\.75 ± \S+ points below", words(tmp_path / "lost"))
     before = replace(FULL, measured=UNTRAINED)

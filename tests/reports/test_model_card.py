@@ -111,17 +111,17 @@ def test_card_is_well_formed_markdown_whatever_it_contains(hub: Any, changes: di
 
 
 @pytest.mark.parametrize(
-    ("base_cut", "exported", "expected"),
+    ("base_chunks", "exported", "expected"),
     [
         (40.0, None, r"^\*\*Not recovered: .* 8\.50 ± 0\.71 points below .*\.\*\*$"),
-        (1.0, None, r"^Recovered: .* 30\.50 ± 0\.71 points above "),
-        (30.0, 29.9, r"^Recovered: .* 0\.10 ± 0\.71 points below .* first 16, which may be chance\. Not"),
-        (30.0, 30.2, r"^Recovered: .* 0\.20 ± 0\.71 points above .* first 16, which may be chance\. "),
+        (1.0, None, r"^Recovered, and better than reading in chunks: .* 30\.50 ± 0\.71 points above "),
+        (30.0, 29.9, r"^Recovered: .* 0\.10 ± 0\.71 points below .* chunks of 16 tokens, which may be chance\. That"),
+        (30.0, 30.2, r"^Recovered: .* 0\.20 ± 0\.71 points above .* chunks of 16 tokens, which may be chance\. That"),
         (30.0, 28.5, r"^\*\*Not recovered: .* 1\.50 ± 0\.71 points below .*\*\*$"),
     ],
 )
-def test_the_card_says_whether_the_files_recovered_with_the_error(base_cut, exported, expected) -> None:
-    evaluation = replace(FULL, measured={**FULL.measured, "base_cut": measured(base_cut)})
+def test_the_card_says_whether_the_files_recovered_with_the_error(base_chunks, exported, expected) -> None:
+    evaluation = replace(FULL, measured={**FULL.measured, "base_chunks": measured(base_chunks)})
     card = render(evaluation=evaluation, provenance=EXTENDED.exported(exported) if exported else EXTENDED)
     assert re.search(expected, card, re.MULTILINE)
     assert f"{exported or 31.5:.2f} %" in card or exported is None
@@ -131,7 +131,7 @@ def test_the_card_says_whether_the_files_recovered_with_the_error(base_cut, expo
 @pytest.mark.parametrize(
     ("short", "expected"),
     [
-        (28.0, r"^\*\*Recovered: .* Worse on short texts: .* 2\.00 ± 0\.71 points below .*\*\*$"),
+        (28.0, r"^\*\*Recovered, .* Worse on short texts: .* 2\.00 ± 0\.71 points below .*\*\*$"),
         (29.0, r"^Recovered.* worse on short texts: .* 1\.00 ± 0\.71 points below .*, which may be chance\.$"),
         (32.0, r"^Recovered.* Better on short texts: .* 2\.00 ± 0\.71 points above "),
     ],

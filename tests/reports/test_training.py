@@ -30,8 +30,8 @@ def logged(step: int) -> TrainingMetrics:
 
 def evaluated(step: int, recovered_at: int | None = None) -> EvaluationMetrics:
     held_out = FULL.measured["long_after"]
-    line = EvaluationMetrics(step=step, tokens=step, held_out=held_out, base_cut=30.0, base_cut_error=0.5)
-    line = replace(line, recovery=Difference(1.5, 0.5))
+    base = {"base_chunks": 30.0, "base_chunks_error": 0.5, "base_cut": 33.0, "base_cut_error": 0.75}
+    line = EvaluationMetrics(step=step, tokens=step, held_out=held_out, recovery=Difference(1.5, 0.5), **base)
     return replace(line, recovered_at_step=recovered_at, examples=FULL.examples)
 
 
@@ -65,7 +65,8 @@ def test_the_page_shows_where_the_run_stands(page: TrainingPage, monkeypatch: py
         "a <small>",
     ):
         assert shown in text, shown
-    assert "the base model's 30.00 %" in text and "base_cut" in text
+    assert "the base model's 30.00 % in chunks" in text and "base_chunks 30" in html(page)
+    assert "33.00" in text and "% ± 0.75" in text and "base_cut 33" in html(page)
     assert "Predictions at masks, step 20" in text and "row 7, position 38" in text
     assert html(page).count("<svg") == 2 and "<script" not in html(page)
     page.end("finished")
@@ -73,14 +74,18 @@ def test_the_page_shows_where_the_run_stands(page: TrainingPage, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("gain", "verdict"),
+    ("gain", "at", "verdict"),
     [
-        (Difference(-0.5, 0.5), "✓ Recovered at step 20: "),
-        (Difference(-1.5, 0.5), "Recovered at step 20, but no longer: "),
+        (Difference(-0.5, 0.5), 20, "✓ Recovered at step 20: "),
+        (Difference(-1.5, 0.5), 20, "Recovered at step 20, but no longer: "),
+        (Difference(1.5, 0.5), None, "Recovered if the next evaluation confirms it: "),
+        (Difference(-1.5, 0.5), None, "Not yet recovered: "),
     ],
 )
-def test_the_mark_is_that_of_the_latest_evaluation(page: TrainingPage, gain: Difference, verdict: str) -> None:
-    page.show(replace(evaluated(40, recovered_at=20), recovery=gain))
+def test_the_mark_is_that_of_the_latest_evaluation(
+    page: TrainingPage, gain: Difference, at: int | None, verdict: str
+) -> None:
+    page.show(replace(evaluated(40, recovered_at=at), recovery=gain))
     assert verdict in words(page.run) and ("✓ R" in words(page.run)) == verdict.startswith("✓")
 
 
@@ -132,7 +137,7 @@ def test_a_resumed_run_has_no_chart_of_what_it_forgot(page: TrainingPage) -> Non
     page.show(evaluated(10))
     page.start(0)
     assert "<svg" not in html(page)
-    page.show(replace(evaluated(20), base_cut=None, base_cut_error=None, recovery=None))
+    page.show(replace(evaluated(20), base_chunks=None, base_cut=None, recovery=None))
     assert html(page).count("<svg") == 2 and "Accuracy during training" in words(page.run)
 
 

@@ -47,7 +47,7 @@ def test_all_five_measures_are_taken_on_all_held_out_rows(world: World, evaluati
     accuracy = {name: found.accuracy(name) for name in VIEW_NAMES}
     assert accuracy["long_after"] > 2 + max(accuracy[name] for name in VIEW_NAMES[:3])
     assert found.is_recovered is True
-    assert found.context_gain.points == accuracy["long_after"] - accuracy["base_chunks"]
+    assert found.recovery.points == accuracy["long_after"] - accuracy["base_chunks"]
     assert found.precision == "no"
     assert found.sources == EvaluationSources(
         rows=str(world.rows),

@@ -42,7 +42,7 @@ Run = Callable[..., tuple[int, str, str]]
 def unrecovered(evaluation: Path, tmp_path: Path) -> Path:
     """An evaluation in which the long model is worse than its base."""
     copy = Path(shutil.copytree(evaluation, tmp_path / "unrecovered"))
-    forge(copy, "base_cut", accuracy=99.0)
+    forge(copy, "base_chunks", accuracy=99.0)
     return copy
 
 
@@ -92,7 +92,7 @@ def test_model_that_did_not_recover_is_released_only_where_allowed_and_the_card_
     asked = release_settings(world, unrecovered, tmp_path / "out")
     code, said, warned = run_here(ReleaseConfig, release, asked)
     assert (code, said) == (2, "")
-    assert re.search(r"base_cut 99\.00 %.*allow_unrecovered = true in \[release\.recipe\]", warned)
+    assert re.search(r"base_chunks 99\.00 %.*allow_unrecovered = true in \[release\.recipe\]", warned)
     assert not (tmp_path / "out").exists()
     allowed = {"allow_unrecovered": True, "allow_worse_short_texts": True}
     assert run_here(ReleaseConfig, release, asked | {"recipe": allowed})[0] == 0

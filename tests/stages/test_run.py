@@ -92,7 +92,7 @@ def test_an_evaluation_of_an_earlier_model_or_curve_is_made_again(folder: Path, 
     renamed = replace(evaluation, sources=replace(evaluation.sources, base="b", before="l", after="r", rows="o"))
     artifact.write(file, renamed.signed())
     assert staleness.is_current(settings(), "evaluate")
-    line = EvaluationMetrics(step=0, tokens=0, held_out=evaluation.measured["long_after"], base_cut=40.0)
+    line = EvaluationMetrics(step=0, tokens=0, held_out=evaluation.measured["long_after"], base_chunks=40.0)
     MetricsFile(folder / "run").append(line)
     assert not staleness.is_current(settings(), "evaluate")
 

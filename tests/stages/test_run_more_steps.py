@@ -66,9 +66,9 @@ def test_more_steps_are_added_again_if_the_release_is_refused_for_the_accuracy(
     remove(folder / "release")
     file = folder / "evaluation" / Evaluation.FILE
     evaluation = read_evaluation(file)
-    base = evaluation.measured["base_cut"]
+    base = evaluation.measured["base_chunks"]
     better = replace(base, whole=replace(base.whole, accuracy=99.0))
-    artifact.write(file, replace(evaluation, measured=evaluation.measured | {"base_cut": better}).signed())
+    artifact.write(file, replace(evaluation, measured=evaluation.measured | {"base_chunks": better}).signed())
     *_, train, release = summary(settings(), is_released=False).splitlines()
     assert train == "next: train longer, for example by 1,500 steps: longmlm run out/pipeline.toml --more-steps 1500"
     assert "longmlm run out/pipeline.toml --release.recipe.allow-unrecovered" in release

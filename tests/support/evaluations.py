@@ -40,7 +40,8 @@ def curve_line(step: int, accuracy: float) -> EvaluationMetrics:
     recovery = {"recovered_at_step": 20, "recovered_at_tokens": 12_345} if step == 20 else {}
     gain = Difference(accuracy - 9.0, 0.5)
     held_out = measured(accuracy, 1)
-    return EvaluationMetrics(step=step, tokens=10 * step, held_out=held_out, base_cut=9.0, recovery=gain, **recovery)
+    base = {"base_chunks": 9.0, "base_cut": 8.5}
+    return EvaluationMetrics(step=step, tokens=10 * step, held_out=held_out, recovery=gain, **base, **recovery)
 
 
 FULL = Evaluation(

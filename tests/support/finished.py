@@ -56,7 +56,7 @@ def add_steps(config: ResolvedPipeline, *options: str) -> None:
         added = saved.with_added_steps(int(options[1]), stop_when_recovered=False)
     write_run(config, added[-1].last_step, added)
     held_out = read_evaluation(Path(config.evaluate.output) / Evaluation.FILE).measured["long_after"]
-    line = EvaluationMetrics(step=added[-1].last_step, tokens=0, held_out=held_out, base_cut=40.0)
+    line = EvaluationMetrics(step=added[-1].last_step, tokens=0, held_out=held_out, base_chunks=40.0)
     MetricsFile(result_of(config.pretrain)).append(line)
 
 

@@ -61,10 +61,10 @@ def test_new_tokens_are_packed_trained_and_evaluated(settings, folders, train, t
     accuracy = {view: measured.accuracy(view) for view in measured.measured}
     is_longer = num_positions > NUM_POSITIONS
     assert ("base_chunks" in accuracy) == is_longer
-    if is_longer:  # the run measures base_cut by itself, with the same tokens
-        base_cut = {line.base_cut for line in evaluation_lines(run)}
-        assert len(base_cut) == 1 and base_cut.pop() is not None
-        assert all(line.base_cut_error is not None and line.recovery is not None for line in evaluation_lines(run))
+    if is_longer:  # the run measures the base model by itself, with the same tokens
+        [(chunks, cut)] = {(line.base_chunks, line.base_cut) for line in evaluation_lines(run)}
+        assert chunks is not None and cut is not None
+        assert all(line.base_chunks_error is not None and line.recovery is not None for line in evaluation_lines(run))
     else:
         assert accuracy["base_cut"] == pytest.approx(accuracy["long_before"], abs=0.2)
     assert read_provenance(checkpoint_folder(run, 16)).added_tokens.num_added == 3

@@ -49,9 +49,9 @@ def test_a_run_draws_by_weight_measures_by_source_and_resumes_exactly(
     lines = evaluation_lines(resumed)
     assert lines == evaluation_lines(whole)
     for line in lines:
-        assert list(line.base_cut_by_source) == list(line.held_out.sources) == ["novels", "laws"]
+        assert list(line.base_chunks_by_source) == list(line.held_out.sources) == ["novels", "laws"]
     shown = tracker.figures(lines[-1])
-    law, base = lines[-1].held_out.sources["laws"].whole, lines[-1].base_cut_by_source["laws"]
+    law, base = lines[-1].held_out.sources["laws"].whole, lines[-1].base_chunks_by_source["laws"]
     assert shown["held_out/laws/accuracy"] == law.accuracy and shown["held_out/laws/loss"] == law.loss
     assert shown["held_out/laws/recovery"] == law.accuracy - base.accuracy
 

@@ -157,10 +157,12 @@ def state(step: int, recovered_at: int | None = None, evaluated_at: int | None =
     [
         (state(60, evaluated_at=60), (), True),
         (state(60), (), False),
-        (state(40, recovered_at=40, evaluated_at=40), (), True),
-        (state(45, recovered_at=40, evaluated_at=45), ((40, 10),), False),
+        (state(40, recovered_at=30, evaluated_at=40), (), True),
+        (state(45, recovered_at=30, evaluated_at=45), ((40, 10),), False),
         (state(50, recovered_at=40, evaluated_at=50), ((40, 10),), True),
-        (state(70, recovered_at=70, evaluated_at=70), ((60, 30),), True),
+        (state(55, recovered_at=40, evaluated_at=55), ((50, 10),), False),
+        (state(55, recovered_at=50, evaluated_at=55), ((50, 10),), True),
+        (state(70, recovered_at=65, evaluated_at=70), ((60, 30),), True),
         (state(70, evaluated_at=70), ((60, 30),), False),
     ],
 )

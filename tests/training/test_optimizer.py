@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from longmlm.artifacts.accuracy import Difference
+from longmlm.artifacts.accuracy import Difference, first_recovered, row_difference
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
 from longmlm.settings.pretrain import PretrainRecipe
@@ -100,44 +100,55 @@ def test_an_update_whose_norm_is_not_finite_is_skipped(norm):
     assert not torch.equal(model.weight, before)
 
 
-def test_the_first_recovery_stays_on_record():
-    base = on_rows(5, 6, 4, 5)
-    below = TrainState(base=base).after_update(4, 100, 1.0).after_evaluation(on_rows(4, 5, 3, 4))
-    assert below.recovered_at_step is None and below.recovery == Difference(-10.0, 0.0)
-    reached = below.after_update(4, 90, 1.0).after_evaluation(on_rows(3, 6, 4, 5))
-    assert reached.accuracy < below.base_cut and reached.recovery.is_within_error
-    assert (reached.recovered_at_step, reached.recovered_at_tokens) == (2, 190)
-    later = reached.after_update(4, 100, 1.0)
-    assert later.accuracy_here is None
-    later = later.after_evaluation(on_rows(6, 6, 6, 6))
-    assert (later.recovered_at_step, later.cursor, later.accuracy_here) == (2, 12, 60.0)
+BASE, LOWER, WITHIN, HIGHER = on_rows(5, 6, 4, 5), on_rows(4, 5, 3, 4), on_rows(3, 6, 4, 5), on_rows(6, 6, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "recovered_at"),
+    [
+        ((LOWER, WITHIN, HIGHER, LOWER), (1, 100)),
+        ((WITHIN, HIGHER), (0, 0)),
+        ((HIGHER,), None),
+        ((HIGHER, LOWER, WITHIN), None),
+        ((WITHIN, LOWER, HIGHER, WITHIN, HIGHER), (2, 200)),
+    ],
+)
+def test_a_run_has_recovered_at_the_first_of_two_evaluations_in_a_row(evaluations, recovered_at):
+    state = TrainState(base_chunks=BASE, base_cut=HIGHER.whole).after_evaluation(evaluations[0])
+    for held_out in evaluations[1:]:
+        state = state.after_update(4, 100, 1.0)
+        assert state.accuracy_here is None
+        state = state.after_evaluation(held_out)
+    assert (state.recovered_at_step, state.recovered_at_tokens) == (recovered_at or (None, None))
+    assert state.accuracy_here == evaluations[-1].whole.accuracy
+    gains = [row_difference(held_out, BASE) for held_out in evaluations]
+    assert first_recovered(gains) == (recovered_at and recovered_at[0]) and state.recovery == gains[-1]
 
 
 def test_a_run_and_the_evaluation_of_the_same_rows_agree_on_recovery():
-    base = on_rows(5, 6, 4, 5)
     for counts in itertools.product((2, 4, 6), repeat=4):
-        state = TrainState(step=1, base=base).after_evaluation(on_rows(*counts))
-        evaluation = replace(FULL, measured={"base_cut": base, "long_after": on_rows(*counts)})
-        assert (state.recovered_at_step is not None) == evaluation.is_recovered
+        state = TrainState(step=1, base_chunks=BASE).after_evaluation(on_rows(*counts))
+        confirmed = state.after_update(4, 100, 1.0).after_evaluation(on_rows(*counts))
+        evaluation = replace(FULL, measured={"base_chunks": BASE, "long_after": on_rows(*counts)})
+        assert (confirmed.recovered_at_step == 1) == evaluation.is_recovered
         assert state.recovery == evaluation.recovery
 
 
 @pytest.mark.parametrize(
-    ("gain", "expected"),
+    ("gain", "at", "expected"),
     [
-        (
-            Difference(-0.5, 0.5),
-            ", 0.50 ± 0.50 points below the base model's 50.00 %, which may be chance: recovered at step 1,000",
-        ),
-        (Difference(-0.5, 0.1), ", 0.50 ± 0.10 points below the base model's 50.00 %: recovered at step 1,000, but no"),
-        (None, ""),
+        (Difference(-0.5, 0.5), 1_000, "0.50 ± 0.50 points below BASE, which may be chance: recovered at step 1,000"),
+        (Difference(-0.5, 0.1), 1_000, "0.50 ± 0.10 points below BASE: recovered at step 1,000, but no longer"),
+        (Difference(0.5, 0.1), None, "0.50 ± 0.10 points above BASE: recovered if the next evaluation confirms it"),
+        (Difference(-0.5, 0.1), None, "0.50 ± 0.10 points below BASE: not yet recovered"),
+        (None, None, ""),
     ],
 )
-def test_the_accuracy_reached_is_stated_with_its_difference_from_the_base_model(gain, expected):
-    state = TrainState(step=2_000, base=on_rows(5, 5)).after_evaluation(on_rows(4, 5))
-    stated = accuracy_reached(replace(state, recovery=gain, recovered_at_step=1_000))
-    assert stated.removesuffix(" longer") == f"held-out accuracy 45.00 % at step 2000{expected}"
-    assert "not yet recovered" in accuracy_reached(replace(state, recovered_at_step=None))
+def test_the_accuracy_reached_is_stated_with_its_difference_from_the_base_model(gain, at, expected):
+    state = TrainState(step=2_000, base_chunks=on_rows(5, 5)).after_evaluation(on_rows(4, 5))
+    stated = accuracy_reached(replace(state, recovery=gain, recovered_at_step=at))
+    expected = f", {expected}".replace("BASE", "the base model's 50.00 % in chunks") if expected else ""
+    assert stated == f"held-out accuracy 45.00 % at step 2000{expected}"
 
 
 def test_torch_skips_an_update_whose_gradients_are_not_finite():

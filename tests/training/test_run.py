@@ -211,7 +211,7 @@ def test_a_checkpoint_that_another_process_has_written_meanwhile_is_not_ignored(
     check_still_newest(run, older)
 
 
-def test_a_local_base_model_that_is_absent_leaves_base_cut_unmeasured_with_a_line(
+def test_a_local_base_model_that_is_absent_is_not_measured_and_one_line_says_so(
     settings, train, uninterrupted, tmp_path, capsys
 ):
     start = Path(shutil.copytree(checkpoint_folder(uninterrupted, 12), tmp_path / "released"))
@@ -221,7 +221,7 @@ def test_a_local_base_model_that_is_absent_leaves_base_cut_unmeasured_with_a_lin
     settings = replace(settings, run=str(tmp_path / "next"), start=Start(checkpoint=str(start)))
     run = train(settings)
     assert "mybase is not on this machine" in capsys.readouterr().out
-    assert state_at(run, 12).base_cut is None
+    assert state_at(run, 12).base_chunks is None and state_at(run, 12).base_cut is None
     runtime = replace(settings.runtime, stop_when_recovered=True)
     with pytest.raises(TrainingError, match="stop_when_recovered needs the accuracy of the base model mybase"):
         train(replace(settings, run=str(tmp_path / "stops"), runtime=runtime))

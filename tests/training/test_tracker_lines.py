@@ -18,12 +18,13 @@ def test_numbers_have_the_names_of_the_curves_and_absent_ones_are_left_out():
     assert not {"train/mfu", "train/gradient_norm", "train/step", "train/format", "train/longmlm"} & shown.keys()
     accuracy = Accuracy(40.0, 1.0, 3.0, 9)
     held_out = Measured(accuracy, (accuracy, Accuracy(None, None, None, 0)), (), (9,), (4,))
-    line = EvaluationMetrics(step=3, tokens=9, held_out=held_out, base_cut=41.0)
+    line = EvaluationMetrics(step=3, tokens=9, held_out=held_out, base_chunks=40.0, base_cut=41.0)
     assert tracker.figures(line) == {
         "held_out/accuracy": 40.0,
         "held_out/standard_error": 1.0,
         "held_out/loss": 3.0,
         "held_out/num_selected": 9.0,
+        "held_out/base_chunks": 40.0,
         "held_out/base_cut": 41.0,
         "held_out/block_0": 40.0,
     }
