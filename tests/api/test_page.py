@@ -55,7 +55,7 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     in_memory, pipeline, loop = code_blocks()
     names: dict[str, object] = {}
     exec(shortened(in_memory, {"60, 16": "4, 4", "texts[8:]": "texts[8:9]", "texts[:8]": "texts[:2]"}), names)
-    measured = [names[name].whole.accuracy for name in ("base_cut", "before", "after")]
+    measured = [names[name].whole.accuracy for name in ("base_chunks", "before", "after")]
     assert all(map(math.isfinite, measured)) and measured[2] != measured[1]
     assert AutoTokenizer.from_pretrained(tmp_path / "long-model").model_max_length == 384
     names = {}
@@ -70,8 +70,8 @@ def test_training_in_memory_improves_the_long_model(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(code_blocks()[0], names)
-    base_cut, before, after = (names[name].whole.accuracy for name in ("base_cut", "before", "after"))
-    assert before < base_cut and before < after
+    base_chunks, before, after = (names[name].whole.accuracy for name in ("base_chunks", "before", "after"))
+    assert before < base_chunks and before < after
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

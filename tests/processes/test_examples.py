@@ -105,8 +105,8 @@ def test_the_notebook_trains_for_minutes_or_for_steps_and_saves_a_stock_model(tm
     (whole,) = re.findall(
         r"^whole row +([\d.]+) ± [\d.]+ +([\d.]+) ± [\d.]+ +([\d.]+) ± [\d.]+$", printed, re.MULTILINE
     )
-    base_cut, before, after = map(float, whole)
-    assert before < after - 3 and before < base_cut - 5
+    base_chunks, before, after = map(float, whole)
+    assert before < after - 3 and before < base_chunks - 5
     assert len(re.findall(r"^block \d", printed, re.MULTILINE)) == 2
     (num_tokens,) = re.findall(r"in a text of (\d+) tokens: \[", printed)
     assert 128 < int(num_tokens) <= 256

@@ -126,7 +126,7 @@ def evaluate(
     as many as the model had before it was extended. Each has `accuracy` and `standard_error` in percent, `loss` in nats
     and `num_selected`. A row has the same mask in every evaluation, so models can be compared. A model that reads less
     than a row needs a view: "cut" shows it the first `base_positions` tokens, "chunks" all of them, piece by piece.
-    What the base model reaches with "cut" is the accuracy to recover. A model whose longmlm.json records a window
+    What the base model reaches with "chunks" is the accuracy to recover. A model whose longmlm.json records a window
     attends within it, and one that was trained with isolate_documents reads each document of a row by itself. `recipe`,
     a longmlm.settings.evaluate.EvaluateRecipe, sets number of rows, masks and precision.
 
@@ -134,9 +134,9 @@ def evaluate(
     without an MLM head or too few embeddings for the tokenizer, ValueError for a setting that is out of range.
 
     >>> held_out = longmlm.pack(texts, tokenizer, 3 * 128)
-    >>> base_cut = longmlm.evaluate(base, held_out, tokenizer, view="cut").whole
+    >>> base_chunks = longmlm.evaluate(base, held_out, tokenizer, view="chunks").whole
     >>> before = longmlm.evaluate(model, held_out, tokenizer)
-    >>> print(f"to recover: {base_cut.accuracy:.0f} %, now: {before.whole.accuracy:.0f} %")
+    >>> print(f"to recover: {base_chunks.accuracy:.0f} %, now: {before.whole.accuracy:.0f} %")
     to recover: 33 %, now: 34 %
     >>> [block.num_selected for block in before.blocks]
     [645, 599, 514]

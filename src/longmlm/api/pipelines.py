@@ -40,9 +40,8 @@ class PipelineResult:
     """The folders that the stages of a pipeline have written, and what the evaluation found, in sentences.
 
     A folder is None if the pipeline does not have its stage, or ends before it. `long_model` is the extended model
-    before training, `release` the trained model that transformers loads. `is_recovered` says whether its accuracy on
-    whole rows reaches that of the base model on rows cut to its length, or is below it by less than two standard
-    errors.
+    before training, `release` the trained model that transformers loads. `is_recovered` says whether its accuracy
+    has recovered (documentation: The method).
     """
 
     rows: Path | None

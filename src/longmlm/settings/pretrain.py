@@ -214,7 +214,7 @@ class PretrainRuntime:
     checkpoints_kept: int = 2
     """Newest checkpoints to keep, at least 2; the best one saved at an evaluated step is also kept."""
     stop_when_recovered: bool = False
-    """End the run once it has recovered (documentation: The method); before the first step only if nothing is lost."""
+    """End the run once it has recovered, in two evaluations in a row (documentation: The method)."""
 
     def __post_init__(self) -> None:
         batches = [rows for rows in (self.rows_per_micro_batch, self.rows_per_evaluation_batch) if rows is not None]

@@ -28,8 +28,7 @@ class ReleaseRecipe:
     """Also write the files of a sentence-transformers model with mean pooling, or cls pooling (the first token);
     by default neither."""
     allow_unrecovered: bool = False
-    """Release a long model even if it is less accurate than its base model, by two standard errors or more; the card
-    then says so."""
+    """Release a long model even if it has not recovered (documentation: The method); the card then says so."""
     allow_worse_short_texts: bool = False
     """Release a long model even if it lost accuracy on short texts, beyond two standard errors; the card says so."""
 
