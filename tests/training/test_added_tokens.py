@@ -12,7 +12,7 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.data.rows import open_rows
 from longmlm.errors import DataError
 from longmlm.model.loading import load_model
-from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.evaluate import EvaluateConfig, EvaluateRecipe
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.settings.pretrain import Start
 from longmlm.stages.evaluate import evaluate
@@ -56,14 +56,15 @@ def test_new_tokens_are_packed_trained_and_evaluated(settings, folders, train, t
     assert ((before - after)[size:].abs().amax(1) > 1e-4).all()
 
     names = {"base": str(base), "long_before": str(more), "long_after": str(run)}
-    evaluate(EvaluateConfig(rows=str(rows), output=str(tmp_path / "evaluation"), **names))
+    recipe = EvaluateRecipe(precision="no", held_out=settings.recipe.held_out)
+    evaluate(EvaluateConfig(rows=str(rows), output=str(tmp_path / "evaluation"), recipe=recipe, **names))
     measured = read_evaluation(tmp_path / "evaluation" / "evaluation.json")
     accuracy = {view: measured.accuracy(view) for view in measured.measured}
     is_longer = num_positions > NUM_POSITIONS
     assert ("base_chunks" in accuracy) == is_longer
     if is_longer:  # the run measures the base model by itself, with the same tokens
-        [(chunks, cut)] = {(line.base_chunks, line.base_cut) for line in evaluation_lines(run)}
-        assert chunks is not None and cut is not None
+        [bases] = {(line.base_chunks, line.base_cut) for line in evaluation_lines(run)}
+        assert bases == pytest.approx((accuracy["base_chunks"], accuracy["base_cut"]))
         assert all(line.base_chunks_error is not None and line.recovery is not None for line in evaluation_lines(run))
     else:
         assert accuracy["base_cut"] == pytest.approx(accuracy["long_before"], abs=0.2)

@@ -227,6 +227,21 @@ def test_a_local_base_model_that_is_absent_is_not_measured_and_one_line_says_so(
         train(replace(settings, run=str(tmp_path / "stops"), runtime=runtime))
 
 
+def test_a_run_stops_at_the_evaluation_that_confirms_that_it_has_recovered(settings, train, uninterrupted, tmp_path):
+    base = checkpoint_folder(uninterrupted, 12)  # read in chunks of 16 tokens, it is about as accurate as in whole rows
+    start = Path(shutil.copytree(base, tmp_path / "long"))
+    artifact.write(start / "longmlm.json", replace(read_provenance(start), extension=tiny_extension(base, 32)))
+    (start / "manifest.json").unlink()
+    runtime = replace(settings.runtime, stop_when_recovered=True)
+    run = train(replace(settings, start=Start(checkpoint=str(start)), runtime=runtime))
+    first, second = evaluation_lines(run)
+    assert (first.step, first.recovered_at_step, second.step) == (0, None, 4)
+    assert (second.recovered_at_step, second.recovered_at_tokens) == (0, 0)
+    assert state_at(run, 4).recovered_at_step == 0
+    assert second.base_chunks == first.base_chunks != first.base_cut == second.base_cut
+    assert first.recovery.points == pytest.approx(first.held_out.whole.accuracy - first.base_chunks)
+
+
 def test_the_metrics_hold_accuracy_by_block_and_nothing_finer(uninterrupted):
     evaluations = [line.held_out for line in evaluation_lines(uninterrupted)]
     assert len(evaluations) == 4
