@@ -163,7 +163,10 @@ def test_measures_do_not_depend_on_the_number_of_processes(world: World, frozen:
     summed: list[torch.Tensor] = []
     half, both = (measure(objective, frozen, whole, NUM_POSITIONS, OneOfTwo(index, summed)) for index in (0, 1))
     assert 0 < half.whole.num_selected < expected.whole.num_selected
-    pairs = zip([expected.whole, *expected.blocks], [both.whole, *both.blocks], strict=True)
+    groups = [[one for named in found.groups.values() for one in named.values()] for found in (expected, both)]
+    assert len(groups[0]) > 10
+    sides = ([found.whole, *found.blocks, *own] for found, own in zip((expected, both), groups, strict=True))
+    pairs = zip(*sides, strict=True)
     assert all(same(one, other) for one, other in pairs)
 
 

@@ -4,7 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured
+from longmlm.artifacts.accuracy import (
+    GROUPINGS,
+    Accuracy,
+    Difference,
+    FilledMask,
+    Grouping,
+    Measured,
+    group_names,
+)
 from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.settings.evaluate import EvaluateRecipe
@@ -21,12 +29,27 @@ EXAMPLES = (
 )
 
 
+ROW_LENGTH, BASE_POSITIONS = 40, 16
+
+
+def grouped(accuracy: float, selected: int) -> dict[Grouping, dict[str, Accuracy]]:
+    """Returns the accuracy of each group, 2 points above the next; the last one has no tokens."""
+    groups = {}
+    for grouping in GROUPINGS[1:]:
+        *names, last = group_names(grouping, BASE_POSITIONS, ROW_LENGTH)
+        counts = enumerate(names)
+        groups[grouping] = {name: Accuracy(accuracy - 2 * at, 0.5, 3.0, selected // 10) for at, name in counts}
+        groups[grouping][last] = NOTHING
+    return groups
+
+
 def measured(accuracy: float, num_blocks: int = 3, error: float = 0.5) -> Measured:
     """Returns the accuracy of 3 blocks, those beyond `num_blocks` without selected tokens."""
     parts = [Accuracy(accuracy - 0.5 * number, 0.25, 3.0, 100) for number in range(num_blocks)]
     parts += [NOTHING] * (3 - num_blocks)
     selected, correct = 100 * num_blocks, round(accuracy * num_blocks)
-    return Measured(Accuracy(accuracy, error, 3.0, selected), tuple(parts), tuple(parts), (selected,), (correct,))
+    whole, groups = Accuracy(accuracy, error, 3.0, selected), grouped(accuracy, selected)
+    return Measured(whole, tuple(parts), tuple(parts), (selected,), (correct,), groups=groups)
 
 
 def on_rows(*correct: int) -> Measured:
@@ -45,8 +68,8 @@ def curve_line(step: int, accuracy: float) -> EvaluationMetrics:
 
 
 FULL = Evaluation(
-    row_length=40,
-    base_positions=16,
+    row_length=ROW_LENGTH,
+    base_positions=BASE_POSITIONS,
     position_starts=(0, 16, 32),
     num_rows=25,
     recipe=EvaluateRecipe(),
@@ -58,6 +81,10 @@ FULL = Evaluation(
         "long_before": measured(12.0),
         "long_after": measured(31.5),
         "long_after_cut": measured(32.0, 1),
+    },
+    gains={
+        grouping: {name: Difference(2.5, 0.5) if one.num_selected else None for name, one in groups.items()}
+        for grouping, groups in grouped(31.5, 300).items()
     },
     curve=(curve_line(0, 3.0), curve_line(10, 8.0), curve_line(20, 9.5)),
     examples=EXAMPLES,

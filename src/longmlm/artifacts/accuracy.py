@@ -4,8 +4,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Literal, get_args
 
 from longmlm.errors import counted
+
+Grouping = Literal["position", "offset", "occurrence", "distance"]
+GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
+OCCURRENCES = CHUNK, ROW, NOWHERE = "chunk", "row", "nowhere"
 
 BINS_PER_BLOCK = 8
 MIN_BIN_POSITIONS = 16
@@ -36,7 +41,8 @@ class Measured:
     """Accuracy of whole rows, of each block of base_positions positions and of each bin of `bin_starts`.
 
     `selected` and `correct` count the selected tokens of each row and those predicted correctly. `sources` has the same
-    for each source, without blocks and bins, if the rows come from several.
+    for each source, without blocks, bins and groups, if the rows come from several. `groups` has the accuracy of each
+    group of tokens by its name, for each grouping but that by position (evaluation/groups.py).
     """
 
     whole: Accuracy
@@ -45,6 +51,7 @@ class Measured:
     selected: tuple[int, ...]
     correct: tuple[int, ...]
     sources: dict[str, "Measured"] = field(default_factory=dict)
+    groups: dict[Grouping, dict[str, Accuracy]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.selected) != len(self.correct):
@@ -201,13 +208,53 @@ def bins_per_block(base_positions: int) -> int:
 
 def bin_starts(base_positions: int, row_length: int) -> tuple[int, ...]:
     """Returns the first position of each bin of a row; the bins of a block differ in width by at most one."""
-    bins = bins_per_block(base_positions)
-    blocks = range(0, row_length, base_positions)
-    starts = (block_start - -part * base_positions // bins for block_start in blocks for part in range(bins))
-    return tuple(start for start in starts if start < row_length)
+    return tuple(start for start in group_starts("position", base_positions, row_length) if start < row_length)
 
 
 def block_names(base_positions: int, row_length: int) -> list[str]:
     """Returns the first and last position of each block of a row, such as "0–127"."""
-    starts = range(0, row_length, base_positions)
-    return [f"{start}–{min(start + base_positions, row_length) - 1}" for start in starts]
+    return _span_names([*range(0, row_length, base_positions), row_length])
+
+
+def group_starts(grouping: Grouping, base_positions: int, row_length: int) -> list[int]:
+    """Returns the lowest value of each group, by which values are sorted into groups.
+
+    Positions are grouped by bins, those of the last block included that are beyond the row; offsets in the document by
+    halves of base_positions; occurrences are 0, 1 and 2. Distances are grouped by powers of two, of which the one
+    nearest to `chunk_content`, the first distance that no chunk spans, is replaced by it; those from the row length on
+    mean that there is no other occurrence. For 16 positions and rows of 40: 1, 2, 4, 8, 14, 32, 40.
+    """
+    blocks = range(0, row_length, base_positions)
+    match grouping:
+        case "position":
+            bins = bins_per_block(base_positions)
+            return [start - -part * base_positions // bins for start in blocks for part in range(bins)]
+        case "offset":
+            return [start - -half * base_positions // 2 for start in blocks for half in range(2)]
+        case "occurrence":
+            return [*range(len(OCCURRENCES))]
+        case "distance":
+            border, powers = chunk_content(base_positions), range(row_length.bit_length() + 1)
+            starts = [border if power == round(math.log2(border)) else 2**power for power in powers]
+            return [*(start for start in starts if start < row_length), row_length]
+
+
+def group_names(grouping: Grouping, base_positions: int, row_length: int) -> list[str]:
+    """Returns the names of the groups: an occurrence, or the lowest and the highest value, such as "64–127"."""
+    starts = group_starts(grouping, base_positions, row_length)
+    match grouping:
+        case "position" | "offset":
+            return _span_names([*starts, len(range(0, row_length, base_positions)) * base_positions])
+        case "occurrence":
+            return [*OCCURRENCES]
+        case "distance":
+            return [*_span_names(starts), NOWHERE]
+
+
+def chunk_content(base_positions: int) -> int:
+    """Returns how many tokens of a row a chunk has between its two special tokens."""
+    return max(1, base_positions - 2)
+
+
+def _span_names(edges: Sequence[int]) -> list[str]:
+    return [f"{start}–{end - 1}" if end - start > 1 else f"{start}" for start, end in pairwise(edges)]

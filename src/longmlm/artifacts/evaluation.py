@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self, get_args
 
 from longmlm.artifacts.accuracy import (
-    Accuracy,
     Difference,
     FilledMask,
+    Grouping,
     Measured,
     PairAccuracy,
     has_recovered,
@@ -47,26 +47,14 @@ class EvaluationSources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetGain:
-    """Both accuracies on the tokens at offsets `first` to `last`, counted from the start of their document in the row.
-
-    `gain` is long_after - base_chunks, paired by row; None if no token was selected.
-    """
-
-    first: int
-    last: int
-    base_chunks: Accuracy
-    long_after: Accuracy
-    gain: Difference | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Artifact):
     """Accuracies by view, the run's curve, and masks filled in by the latest long model.
 
     `pairs` is the accuracy on pairs of the model after training, if it was trained on some and the rows have them.
     `position_starts` are the first positions of the bins in Measured.positions, `precision` is that of the computation.
-    In `isolated` views, the model read each document of a row by itself. `sha256` is the hash of the content.
+    `gains` are long_after - base_chunks for each group of the selected tokens, paired by row; None for a group that
+    fewer than two rows have, and empty if one was not measured. In `isolated` views, the model read each document of a
+    row by itself. `sha256` is the hash of the content.
     """
 
     FILE: ClassVar[str] = "evaluation.json"
@@ -81,7 +69,7 @@ class Evaluation(Artifact):
     precision: ComputePrecision
     sources: EvaluationSources
     measured: dict[ViewName, Measured]
-    gains: tuple[OffsetGain, ...] = ()
+    gains: dict[Grouping, dict[str, Difference | None]] = field(default_factory=dict)
     curve: tuple[EvaluationMetrics, ...] = ()
     examples: tuple[FilledMask, ...] = ()
     isolated: tuple[ViewName, ...] = ()

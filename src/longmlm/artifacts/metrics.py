@@ -49,7 +49,7 @@ class EvaluationMetrics(Artifact):
 
     `base_chunks` is the accuracy to recover, that of the base model on the same tokens in chunks of its length, and
     `recovery` the accuracy minus it, paired by row; `base_cut` is that on rows cut to its length, which decides
-    nothing. Without a base model, they are None, and `base_chunks_by_source` is empty. `recovered_at_step` is the first
+    nothing. Without a base model, they are None or empty. `recovered_at_step` is the first
     of two evaluations in a row that have recovered, from the second one on.
     """
 
@@ -63,6 +63,7 @@ class EvaluationMetrics(Artifact):
     base_chunks: float | None = None
     base_chunks_error: float | None = None
     base_chunks_by_source: dict[str, Accuracy] = field(default_factory=dict)
+    base_chunks_by_occurrence: dict[str, Accuracy] = field(default_factory=dict)
     base_cut: float | None = None
     base_cut_error: float | None = None
     recovery: Difference | None = None

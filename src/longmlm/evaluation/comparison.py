@@ -1,12 +1,11 @@
 """Comparison of a base model with its long model, before and after training, on the same frozen masks."""
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 from accelerate import Accelerator
 
 from longmlm.artifacts.accuracy import bin_starts
-from longmlm.artifacts.evaluation import Evaluation, EvaluationSources, OffsetGain, ViewName
+from longmlm.artifacts.evaluation import Evaluation, EvaluationSources, ViewName
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
@@ -15,7 +14,6 @@ from longmlm.errors import ModelError
 from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, check_predicts, viewer_of, whole
 from longmlm.evaluation.measure import Subject, measure_pairs, tallies
-from longmlm.evaluation.tally import Tally
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel, load_model, load_trained
 from longmlm.model.mlm import MlmObjective
@@ -92,25 +90,9 @@ def compare(
         precision=precision,
         sources=sources,
         measured={name: sums.measured for name, sums in found.items()},
-        gains=gains_by_offset(found),
+        gains=found["long_after"].gains_over(found["base_chunks"]) if "long_after_cut" in found else {},
         curve=curve,
         examples=tuple(examples),
         isolated=tuple(name for name, subject in subjects.items() if subject.objective.isolates_documents),
         pairs=pairs,
     ).signed()
-
-
-def gains_by_offset(found: Mapping[ViewName, Tally]) -> tuple[OffsetGain, ...]:
-    """Returns what the longer context gains by the offset of a token from the start of its document in the row."""
-    after, chunks = found.get("long_after"), found.get("base_chunks")
-    if after is None or chunks is None:
-        return ()
-    gains = after.gains_over(chunks)
-    edges = [-(-number * after.base_positions // 2) for number in range(len(gains) + 1)]
-    return tuple(
-        OffsetGain(first=first, last=end - 1, base_chunks=base, long_after=long, gain=gain)
-        for (first, end), base, long, gain in zip(
-            pairwise(edges), chunks.measured_by_offset, after.measured_by_offset, gains, strict=True
-        )
-        if long.num_selected
-    )

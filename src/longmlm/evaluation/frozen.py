@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from longmlm.artifacts.accuracy import Accuracy
+from longmlm.artifacts.accuracy import Accuracy, chunk_content
 from longmlm.batches.masking import MaskedRow, mask_row
 from longmlm.batches.pairs import Pairing
 from longmlm.data.row import LooseRows, Maskable, Row, SpecialTokens
@@ -25,7 +25,11 @@ from longmlm.settings.masking import HeldOut, PairKind
 
 @dataclass(frozen=True, slots=True)
 class FrozenRows:
-    """Held-out rows, each with one mask that is the same for every model; and with one pair, if pairs are measured."""
+    """Held-out rows, each with one mask that is the same for every model; and with one pair, if pairs are measured.
+
+    `isolates_documents` says whether the long model reads each document of a row by itself, on which the groups of the
+    selected tokens depend.
+    """
 
     rows: Rows | LooseRows
     settings: HeldOut
@@ -33,6 +37,7 @@ class FrozenRows:
     special: SpecialTokens
     rows_per_batch: int = 16
     pairs: PairKind | None = None
+    isolates_documents: bool = False
 
     @property
     def row_ids(self) -> list[int]:
@@ -99,7 +104,7 @@ def cut(masked: MaskedRow, base_positions: int, special: SpecialTokens) -> list[
 
 def chunks(masked: MaskedRow, base_positions: int, special: SpecialTokens) -> list[View]:
     """Returns the row's content in chunks of `base_positions - 2` tokens, each between both special tokens."""
-    end, length = len(masked.row) - 1, base_positions - 2
+    end, length = len(masked.row) - 1, chunk_content(base_positions)
     return [_window(masked, begin, min(begin + length, end), special) for begin in range(1, end, length)]
 
 

@@ -28,6 +28,7 @@ from longmlm.batches.masking import MaskedRow
 from longmlm.batches.pairs import NO_PAIR, PairedRow
 from longmlm.errors import counted
 from longmlm.evaluation.frozen import FrozenRows, Viewer
+from longmlm.evaluation.groups import groups_of
 from longmlm.evaluation.tally import Tally
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import attention_name, use_packed_attention
@@ -48,15 +49,11 @@ class Subject(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A masked row: `index` is its number in the sums; the selected tokens are at `positions` of the row.
-
-    `offsets` are their distances to the start of their document in the row.
-    """
+    """What a model reads of a masked row, and the groups of its selected tokens; `index` is its number in the sums."""
 
     index: int
     view: MaskedRow
-    positions: Int64[np.ndarray, " selected"]
-    offsets: Int64[np.ndarray, " selected"]
+    groups: Int64[np.ndarray, "groupings selected"]
 
 
 def measure(
@@ -98,11 +95,13 @@ def tallies(
             stack.enter_context(inference(objective))
         for begin in range(0, len(share), chunk_size):
             indices = share[begin : begin + chunk_size]
-            chunk = [(index, frozen.masked(row_ids[index % len(row_ids)])) for index in indices]
+            rows = [frozen.masked(row_ids[index % len(row_ids)]) for index in indices]
+            groups = [groups_of(row, base_positions, row_length, frozen.isolates_documents) for row in rows]
+            chunk = [*zip(indices, rows, groups, strict=True)]
             for key, (objective, view) in subjects.items():
                 inputs = [
-                    Input(index, *shown, row.row.document_offsets(shown.positions))
-                    for index, row in chunk
+                    Input(index, shown.masked, own[:, np.searchsorted(row.selected, shown.positions)])
+                    for index, row, own in chunk
                     for shown in view(row)
                 ]
                 inputs.sort(key=lambda one: -len(one.view.row))
@@ -115,10 +114,10 @@ def tallies(
                     values.append(result)
                     progress.advance(len(chunk) * end // len(inputs) - num_rows)
                     num_rows = len(chunk) * end // len(inputs)
-                ends = np.cumsum([len(one.positions) for one in inputs])
+                ends = np.cumsum([len(one.view.selected) for one in inputs])
                 of_inputs = np.split(torch.cat(values, dim=1).double().cpu().numpy(), ends[:-1], axis=1)
                 for one, own in zip(inputs, of_inputs, strict=True):
-                    found[key].add(one.index, one.positions, one.offsets, own)
+                    found[key].add(one.index, one.groups, own)
     if not accelerator:
         return found
     return {key: sums.over_ranks(accelerator, len(row_ids)) for key, sums in found.items()}

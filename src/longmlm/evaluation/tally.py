@@ -1,6 +1,7 @@
-"""Masked-token accuracy from sums over held-out rows: of whole rows, per block, per bin of positions, and by offset.
+"""Masked-token accuracy from sums over held-out rows: of whole rows, per block, per bin of positions, and by group.
 
-Everything follows from three sums per row and bin: selected tokens, correct predictions, losses. For example, blocks of
+Everything follows from three sums per row and bin: selected tokens, correct predictions, losses; other groups of tokens
+have the same three. For example, blocks of
 4 positions with one bin each, two rows of 8 tokens: row 0 has selected positions 1 and 6, row 1 has 2, 3 and 5, and the
 model is right at position 1 of row 0 and position 3 of row 1.
 
@@ -13,29 +14,39 @@ model is right at position 1 of row 0 and position 3 of row 1.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from jaxtyping import Float64, Int64
 
-from longmlm.artifacts.accuracy import Accuracy, Difference, Measured, bin_starts, bins_per_block, difference
+from longmlm.artifacts.accuracy import (
+    GROUPINGS,
+    Accuracy,
+    Difference,
+    Grouping,
+    Measured,
+    bin_starts,
+    bins_per_block,
+    difference,
+    group_names,
+    group_starts,
+)
 
-Selected = Int64[np.ndarray, " selected"]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Sums of selected tokens, correct predictions and losses: by row and bin of positions, and by row and offset.
+    """Sums of selected tokens, correct predictions and losses by row and group, for each grouping of the tokens.
 
-    A bin of offsets is half of base_positions wide. `rows_by_source` are the rows of each source, if there are several.
+    `rows_by_source` are the rows of each source, if there are several.
     """
 
-    by_bin: Float64[np.ndarray, "3 rows bins"]
-    by_offset: Float64[np.ndarray, "3 rows offsets"]
+    sums: Mapping[Grouping, Float64[np.ndarray, "3 rows groups"]]
     base_positions: int
     row_length: int
     rows_by_source: Mapping[str, slice] = field(default_factory=dict)
@@ -43,52 +54,62 @@ class Tally:
     @classmethod
     def empty(cls, num_rows: int, base_positions: int, row_length: int, rows_by_source: Mapping[str, slice]) -> Self:
         """Returns sums of no tokens."""
-        num_blocks = math.ceil(row_length / base_positions)
-        by_bin = np.zeros((3, num_rows, num_blocks * bins_per_block(base_positions)))
-        return cls(by_bin, np.zeros((3, num_rows, 2 * num_blocks)), base_positions, row_length, rows_by_source)
+        sizes = [len(group_starts(grouping, base_positions, row_length)) for grouping in GROUPINGS]
+        sums = {grouping: np.zeros((3, num_rows, size)) for grouping, size in zip(GROUPINGS, sizes, strict=True)}
+        return cls(sums, base_positions, row_length, rows_by_source)
 
-    def add(self, row: int, positions: Selected, offsets: Selected, values: Float64[np.ndarray, "3 selected"]) -> None:
-        """Adds selected tokens of a row: `positions` in it, `offsets` from where their document starts in it.
+    def add(
+        self, row: int, groups: Int64[np.ndarray, "groupings selected"], values: Float64[np.ndarray, "3 selected"]
+    ) -> None:
+        """Adds selected tokens of a row, which belong to these groups (`groups_of`).
 
         `values` has for each token a 1, whether it was predicted correctly (1 or 0), and its loss.
         """
-        bins = positions * bins_per_block(self.base_positions) // self.base_positions
-        for sums, columns in ((self.by_bin, bins), (self.by_offset, 2 * offsets // self.base_positions)):
+        for sums, columns in zip(self.sums.values(), groups, strict=True):
             for total, value in zip(sums, values, strict=True):
                 np.add.at(total[row], columns, value)
 
     def over_ranks(self, accelerator: Accelerator, num_rows: int) -> Self:
         """Returns the sums over all ranks of the first `num_rows` rows."""
-        own = torch.from_numpy(np.concatenate([self.by_bin, self.by_offset], axis=-1)).to(accelerator.device)
+        own = torch.from_numpy(np.concatenate([*self.sums.values()], axis=-1)).to(accelerator.device)
         sums = accelerator.reduce(own, "sum").cpu().numpy()[:, :num_rows]
-        by_bin, by_offset = np.split(sums, [self.by_bin.shape[-1]], axis=-1)
-        return replace(self, by_bin=by_bin, by_offset=by_offset)
+        ends = np.cumsum([part.shape[-1] for part in self.sums.values()])
+        return replace(self, sums=dict(zip(self.sums, np.split(sums, ends[:-1], axis=-1), strict=True)))
 
     @property
     def measured(self) -> Measured:
-        """The accuracies of whole rows, per block, per bin and by source."""
-        by_row = self.by_bin.sum(-1)
-        blocks = self.by_bin.reshape(*by_row.shape, -1, bins_per_block(self.base_positions)).sum(-1)
+        """The accuracies of whole rows, per block, per bin, by source and by group."""
+        by_bin = self.sums["position"]
+        by_row = by_bin.sum(-1)
+        blocks = by_bin.reshape(*by_row.shape, -1, bins_per_block(self.base_positions)).sum(-1)
         num_bins = len(bin_starts(self.base_positions, self.row_length))
         selected, correct = (tuple(counts.astype(int).tolist()) for counts in by_row[:2])
         parts = {
-            name: replace(self, by_bin=self.by_bin[:, own], by_offset=self.by_offset[:, own], rows_by_source={})
+            name: replace(self, sums={"position": by_bin[:, own]}, rows_by_source={})
             for name, own in self.rows_by_source.items()
         }
         sources = {name: replace(part.measured, blocks=(), positions=()) for name, part in parts.items()}
-        positions = _accuracies(self.by_bin[..., :num_bins])
-        return Measured(_accuracy(*by_row), _accuracies(blocks), positions, selected, correct, sources)
+        positions = _accuracies(by_bin[..., :num_bins])
+        groups = {grouping: self._named(grouping, _accuracies(sums)) for grouping, sums in self._groups.items()}
+        return Measured(_accuracy(*by_row), _accuracies(blocks), positions, selected, correct, sources, groups)
+
+    def gains_over(self, other: "Tally") -> dict[Grouping, dict[str, Difference | None]]:
+        """Returns, by group, this accuracy minus the other's on the same tokens, paired by row."""
+        gains = {}
+        for grouping, sums in self._groups.items():
+            totals, mine, its = (one.astype(int).T for one in (*sums[:2], other.sums[grouping][1]))
+            columns = zip((mine - its).tolist(), totals.tolist(), strict=True)
+            gains[grouping] = self._named(grouping, [difference(*column) for column in columns])
+        return gains
 
     @property
-    def measured_by_offset(self) -> tuple[Accuracy, ...]:
-        """The accuracies by offset."""
-        return _accuracies(self.by_offset)
+    def _groups(self) -> dict[Grouping, Float64[np.ndarray, "3 rows groups"]]:
+        """The sums of what Measured names, all but those by position."""
+        return {grouping: sums for grouping, sums in self.sums.items() if grouping != "position"}
 
-    def gains_over(self, other: "Tally") -> tuple[Difference | None, ...]:
-        """Returns, by offset, this accuracy minus the other's on the same tokens, paired by row."""
-        mine, others = (one.by_offset.astype(int) for one in (self, other))
-        columns = zip(np.moveaxis(mine[1] - others[1], 1, 0), np.moveaxis(mine[0], 1, 0), strict=True)
-        return tuple(difference(gains.tolist(), totals.tolist()) for gains, totals in columns)
+    def _named(self, grouping: Grouping, values: Sequence[Value]) -> dict[str, Value]:
+        names = group_names(grouping, self.base_positions, self.row_length)
+        return dict(zip(names, values, strict=True))
 
 
 def _accuracies(sums: Float64[np.ndarray, "3 rows columns"]) -> tuple[Accuracy, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from longmlm.artifacts.accuracy import ERRORS_OF_CHANCE, Accuracy
 from longmlm.escaping import single_line
 from longmlm.temporary import replaced_file
 
@@ -74,6 +75,13 @@ class Series:
             return f"{self.name} {first:.4g}"
         extremes = f"(minimum {min(self.values):.4g}, maximum {max(self.values):.4g})"
         return f"{self.name} from {first:.4g} to {others[-1]:.4g} {extremes}"
+
+
+def accuracy_series(name: str, colour: Colour, points: Sequence[tuple[float, Accuracy]]) -> Series:
+    """Returns accuracies in percent at x, with error bars of two standard errors."""
+    values = [accuracy.accuracy or 0.0 for _, accuracy in points]
+    errors = [ERRORS_OF_CHANCE * (accuracy.standard_error or 0.0) for _, accuracy in points]
+    return Series(name, colour, [x for x, _ in points], values, errors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Accuracy, Difference, block_names
+from longmlm.artifacts.accuracy import Difference, block_names
 from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.evaluation import (
     BLOCKS_PICTURE,
@@ -16,9 +16,10 @@ from longmlm.artifacts.evaluation import (
 )
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import counted
-from longmlm.reports.charts import Chart, Colour, Series, write_png
+from longmlm.reports.charts import Chart, Colour, Series, accuracy_series, write_png
+from longmlm.reports.context import context_sections
 from longmlm.reports.pages import Head, Section, Tile, page, public_path, write_page
-from longmlm.reports.tables import Table, difference_text, percent, signed
+from longmlm.reports.tables import Table, accuracy_text, difference_text, percent, signed
 from longmlm.settings.pretrain import number_format
 
 EXPLANATIONS: dict[ViewName, str] = {
@@ -80,13 +81,7 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
     if evaluation.pairs:
         text = "One pair of segments from each held-out row, drawn once; rows of a single sentence give none."
         sections.append(Section("Pairs", text, {"model after training": str(evaluation.pairs)}))
-    if evaluation.gains:
-        text = (
-            "The same tokens, read by the base model in chunks and by the long model in whole rows, by their offset "
-            "from the start of their document in the row; the gain is paired by row. Part of it may be adaptation to "
-            "the corpus."
-        )
-        sections.append(Section("What the longer context is worth", text, gains_table(evaluation)))
+    sections += context_sections(evaluation)
     if evaluation.curve:
         text, chart = _recovery_text(evaluation.curve[-1]), recovery_chart(evaluation.curve)
         sections.append(Section("Recovery during training", text, chart))
@@ -118,9 +113,9 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
 def accuracy_table(evaluation: Evaluation) -> Table:
     """Returns a line for whole rows and one per block, with a column per view: percent with standard errors."""
     names = _views(evaluation)
-    lines = [["whole row", *(_percent(evaluation.measured[name].whole) for name in names)]]
+    lines = [["whole row", *(accuracy_text(evaluation.measured[name].whole) for name in names)]]
     for number, positions in enumerate(block_names(evaluation.base_positions, evaluation.row_length)):
-        lines.append([positions, *(_percent(evaluation.measured[name].blocks[number]) for name in names)])
+        lines.append([positions, *(accuracy_text(evaluation.measured[name].blocks[number]) for name in names)])
     return Table(["accuracy in %", *names], lines)
 
 
@@ -129,21 +124,11 @@ def sources_table(evaluation: Evaluation) -> Table:
     names = _views(evaluation)
     lines = []
     for source, latest in evaluation.measured[evaluation.latest_view].sources.items():
-        accuracies = [_percent(evaluation.measured[name].sources[source].whole) for name in names]
+        accuracies = [accuracy_text(evaluation.measured[name].sources[source].whole) for name in names]
         loss = "–" if latest.whole.loss is None else f"{latest.whole.loss:.3f}"
         gain = evaluation.difference("long_after", evaluation.to_recover, source)
         lines.append([source, f"{latest.whole.num_selected:,}", *accuracies, loss, difference_text(gain)])
     return Table(["source", "selected", *names, "loss", f"long_after - {evaluation.to_recover}"], lines)
-
-
-def gains_table(evaluation: Evaluation) -> Table:
-    """Returns a line per offset in the document: both accuracies, and what the longer context gains."""
-    lines = []
-    for gain in evaluation.gains:
-        sides = [_percent(gain.base_chunks), _percent(gain.long_after)]
-        number = f"{gain.long_after.num_selected:,}"
-        lines.append([f"{gain.first:,}–{gain.last:,}", number, *sides, difference_text(gain.gain)])
-    return Table(["tokens into the document", "selected", "base_chunks", "long_after", "gain"], lines)
 
 
 def explanation(evaluation: Evaluation) -> str:
@@ -166,14 +151,10 @@ def _caption(evaluation: Evaluation) -> str:
     return f"Masked-token accuracy on {counted(num_selected, 'selected token')}, in percent, ± one standard error."
 
 
-def _percent(accuracy: Accuracy) -> str:
-    return f"{accuracy.accuracy:.2f} ± {accuracy.standard_error:.2f}" if accuracy.num_selected else "–"
-
-
 def _head(evaluation: Evaluation) -> Head:
     tiles = []
     for view in (view for view in TILES if view in evaluation.measured):
-        value, sign, error = _percent(evaluation.measured[view].whole).partition(" ± ")
+        value, sign, error = accuracy_text(evaluation.measured[view].whole).partition(" ± ")
         tiles.append(
             Tile(_explanations(evaluation)[view], f"{value} %" if sign else value, f"{sign.strip()} {error}".strip())
         )
@@ -238,14 +219,8 @@ def _series(evaluation: Evaluation, parts: Literal["blocks", "positions"], x: Se
     for name in (name for name in COLOURS if name in evaluation.measured):
         measured = zip(x, getattr(evaluation.measured[name], parts), strict=True)
         if points := [(at, accuracy) for at, accuracy in measured if accuracy.num_selected]:
-            series.append(_curve(name, COLOURS[name], points))
+            series.append(accuracy_series(name, COLOURS[name], points))
     return series
-
-
-def _curve(name: str, colour: Colour, points: Sequence[tuple[float, Accuracy]]) -> Series:
-    values = [accuracy.accuracy or 0.0 for _, accuracy in points]
-    errors = [2 * (accuracy.standard_error or 0.0) for _, accuracy in points]
-    return Series(name, colour, [x for x, _ in points], values, errors)
 
 
 def _blocks_chart(evaluation: Evaluation) -> Chart:
@@ -268,7 +243,7 @@ def recovery_chart(curve: Sequence[EvaluationMetrics]) -> Chart:
     points, last = [(float(line.step), line.held_out.whole) for line in curve], curve[-1]
     levels = [Series("base_cut", "ink", [], [last.base_cut])] if last.base_cut is not None else []
     levels += [Series("base_chunks", "amber", [], [last.base_chunks])] if last.base_chunks is not None else []
-    series = [*levels, _curve("long model, whole row", "blue", points)]
+    series = [*levels, accuracy_series("long model, whole row", "blue", points)]
     return Chart("Recovery during training", ("step (optimizer updates)", "held-out accuracy (%)"), series)
 
 

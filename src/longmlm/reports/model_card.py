@@ -16,6 +16,7 @@ from longmlm.errors import ArtifactError
 from longmlm.escaping import author_markdown, markup, single_line
 from longmlm.hubs.licences import Licence
 from longmlm.reports.card_code import Address, CodeTemplate, LoadingCode
+from longmlm.reports.context import context_sentence, gains_table
 from longmlm.reports.evaluation import accuracy_table, explanation, finding, is_good
 from longmlm.reports.packing import name_of, packing_table
 from longmlm.reports.pages import front_matter, render
@@ -112,6 +113,8 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
         is_good=of_files and is_good(of_files),
         explanation=evaluation and explanation(evaluation),
         accuracy_table=evaluation and markdown_table(accuracy_table(evaluation)),
+        context=evaluation and evaluation.gains and context_sentence(evaluation),
+        context_table=evaluation and evaluation.gains and markdown_table(gains_table(evaluation, "occurrence")),
         blocks_picture=BLOCKS_PICTURE,
         recovery_picture=RECOVERY_PICTURE,
         duration=_duration(training.seconds) if training.seconds else "",

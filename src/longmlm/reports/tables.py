@@ -7,7 +7,7 @@ from unicodedata import combining, east_asian_width
 
 from markupsafe import Markup
 
-from longmlm.artifacts.accuracy import Difference
+from longmlm.artifacts.accuracy import Accuracy, Difference
 from longmlm.escaping import markdown, single_line
 
 
@@ -35,6 +35,11 @@ def signed(text: str) -> str:
 def percent(value: float | None, decimals: int = 2) -> str:
     """Returns a number as text, a dash where there is none."""
     return "–" if value is None else signed(f"{value:.{decimals}f}")
+
+
+def accuracy_text(accuracy: Accuracy) -> str:
+    """Returns an accuracy in percent with its standard error, a dash where there is none."""
+    return f"{accuracy.accuracy:.2f} ± {accuracy.standard_error:.2f}" if accuracy.num_selected else "–"
 
 
 def difference_text(difference: Difference | None) -> str:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from longmlm.artifacts.accuracy import RECOVERED, has_recovered, when_recovered
+from longmlm.artifacts.accuracy import RECOVERED, ROW, has_recovered, when_recovered
 from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.metrics import EvaluationMetrics, Metrics, MetricsFile, TrainingMetrics
 from longmlm.escaping import single_line
 from longmlm.folders import GB
 from longmlm.progress import TIME, message
 from longmlm.reports.charts import Chart, svg
+from longmlm.reports.context import MEANING, groups_table
 from longmlm.reports.evaluation import recovery_chart
 from longmlm.reports.pages import Head, Section, Tile, page, write_page
 from longmlm.reports.tables import percent
@@ -116,6 +117,11 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
         if last:
             title, text = ("Accuracy during training", ACCURACY) if last.base_chunks is None else ("Recovery", RECOVERY)
             sections.append(Section(title, text, recovery_chart(self.evaluations)))
+        if last and last.held_out.groups and last.held_out.groups["occurrence"][ROW].num_selected:
+            base = {"base model, in chunks": last.base_chunks_by_occurrence} if last.base_chunks_by_occurrence else {}
+            columns = {**base, "long model, whole rows": last.held_out.groups["occurrence"]}
+            table = groups_table(columns, "occurrence")
+            sections.append(Section(f"Where the masked token occurs again, step {last.step:,}", MEANING, table))
         if last and last.examples:
             sections.append(Section(f"Predictions at masks, step {last.step:,}", PREDICTIONS, last.examples))
         sections.append(Section("This run", "", self.facts))

@@ -65,7 +65,8 @@ def measured(config: EvaluateConfig, accelerator: Accelerator) -> Evaluation:
     if pairs and not rows.manifest.plan.pairs:
         accelerator.print("these rows do not record sentences: the accuracy on pairs is not measured")
         pairs = None
-    frozen = FrozenRows(rows, held_out, vocabulary.maskable, vocabulary.special, rows_per_batch, pairs)
+    masks, isolates = (held_out, vocabulary.maskable, vocabulary.special), models[-1].provenance.isolates_documents
+    frozen = FrozenRows(rows, *masks, rows_per_batch, pairs, isolates)
     return compare(models, frozen, sources, curve, config.recipe, accelerator)
 
 

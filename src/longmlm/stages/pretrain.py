@@ -220,7 +220,8 @@ def run_evaluation(
         raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
     held_out, objective = open_named_rows(config.rows, "held_out", verified=False), run.backend.objective
     masks = (config.recipe.held_out, vocabulary.maskable, vocabulary.special)
-    frozen = FrozenRows(held_out, *masks, rows_per_evaluation_batch(run), pair_kind(config.recipe.pairs))
+    size, pairs = rows_per_evaluation_batch(run), pair_kind(config.recipe.pairs)
+    frozen = FrozenRows(held_out, *masks, size, pairs, objective.isolates_documents)
     check_rows_fit_model(held_out, vocabulary, pairs=frozen.pairs)
     if attention_name(objective.encoder) == ATTENTION_NAME and run.accelerator.device.type != "cpu":
         for note in check_packed_attention(objective, frozen):

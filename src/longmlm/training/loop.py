@@ -187,6 +187,7 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             base_chunks=chunks.whole.accuracy if chunks else None,
             base_chunks_error=chunks.whole.standard_error if chunks else None,
             base_chunks_by_source={name: one.whole for name, one in chunks.sources.items()} if chunks else {},
+            base_chunks_by_occurrence=chunks.groups.get("occurrence", {}) if chunks else {},
             base_cut=cut.accuracy if cut else None,
             base_cut_error=cut.standard_error if cut else None,
             recovery=state.recovery,

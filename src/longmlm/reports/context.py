@@ -1,0 +1,113 @@
+"""What the longer context is worth: accuracies in chunks and in whole rows, by where a masked token occurs again."""
+
+from collections.abc import Mapping
+
+from longmlm.artifacts.accuracy import (
+    CHUNK,
+    NOWHERE,
+    ROW,
+    Accuracy,
+    Difference,
+    Grouping,
+    chunk_content,
+    group_names,
+    group_starts,
+)
+from longmlm.artifacts.evaluation import Evaluation, ViewName
+from longmlm.reports.charts import Chart, Colour, accuracy_series
+from longmlm.reports.pages import Section
+from longmlm.reports.tables import Table, accuracy_text, difference_text
+
+CONTEXT_VIEWS: dict[ViewName, Colour] = {"base_chunks": "amber", "long_after": "blue"}
+GROUPED_BY: dict[Grouping, str] = {
+    "position": "position in the row",
+    "offset": "tokens into the document",
+    "occurrence": "the token occurs again",
+    "distance": "tokens to its nearest other occurrence",
+}
+OCCURRENCE = {CHUNK: "in its chunk", ROW: "only beyond its chunk", NOWHERE: "nowhere"}
+MEANING = (
+    "A masked token occurs again where the same token can be seen at another position of its row, or of its document "
+    "if the long model reads each document by itself. A chunk is what the base model reads at a time."
+)
+
+
+def context_sections(evaluation: Evaluation) -> list[Section]:
+    """Returns the tables and the chart of what the longer context gains; none without both accuracies."""
+    if not evaluation.gains:
+        return []
+    text = f"{context_sentence(evaluation)} {MEANING} All columns are on the same tokens; the gain is paired by row."
+    return [
+        Section("What the longer context is worth", text, gains_table(evaluation, "occurrence")),
+        Section(
+            "By distance to the nearest other occurrence",
+            "Error bars show two standard errors. No chunk spans the distances on the right of the line.",
+            distance_chart(evaluation),
+        ),
+        Section(
+            "By offset in the document",
+            "The offset is counted from the start of the document in the row. Part of the gain may be adaptation to "
+            "the corpus.",
+            gains_table(evaluation, "offset"),
+        ),
+    ]
+
+
+def context_sentence(evaluation: Evaluation) -> str:
+    """Returns in words what the longer context gains for tokens that occur again only beyond their chunk."""
+    chunks, rows = (evaluation.measured[view].groups["occurrence"][ROW] for view in CONTEXT_VIEWS)
+    gain, whole = evaluation.gains["occurrence"][ROW], evaluation.measured["long_after"].whole
+    if gain is None or chunks.accuracy is None or rows.accuracy is None:
+        return "Hardly any masked token occurs again only beyond its chunk."
+    share = 100 * rows.num_selected / whole.num_selected
+    compared = gain.compared_with(f"the base model's {chunks.accuracy:.2f} % in chunks")
+    return (
+        f"Of the tokens that occur again only beyond their chunk ({share:.1f} % of all), the long model predicts "
+        f"{rows.accuracy:.2f} % correctly, {compared}."
+    )
+
+
+def gains_table(evaluation: Evaluation, grouping: Grouping) -> Table:
+    """Returns a line per group of tokens: both accuracies, and what the longer context gains."""
+    columns: dict[str, Mapping[str, Accuracy]] = {
+        view: evaluation.measured[view].groups[grouping] for view in CONTEXT_VIEWS
+    }
+    return groups_table(columns, grouping, evaluation.gains[grouping])
+
+
+def groups_table(
+    columns: Mapping[str, Mapping[str, Accuracy]],
+    grouping: Grouping,
+    gains: Mapping[str, Difference | None] | None = None,
+) -> Table:
+    """Returns a line per group that has tokens, with an accuracy per column, all on the same tokens, and the gain.
+
+    The groups of a grouping have all selected tokens together.
+    """
+    *_, latest = columns.values()
+    num_selected, lines = sum(one.num_selected for one in latest.values()), []
+    for name, one in latest.items():
+        if one.num_selected:
+            share = f"{100 * one.num_selected / num_selected:.1f} %"
+            accuracies = [accuracy_text(column[name]) for column in columns.values()]
+            gain = [difference_text(gains[name])] if gains else []
+            lines.append([OCCURRENCE.get(name, name), f"{one.num_selected:,}", share, *accuracies, *gain])
+    return Table([GROUPED_BY[grouping], "selected", "share", *columns, *(["gain"] if gains else [])], lines)
+
+
+def distance_chart(evaluation: Evaluation) -> Chart:
+    """Returns both accuracies by the distance to the nearest other occurrence, with a line where chunks end."""
+    series = []
+    for view, colour in CONTEXT_VIEWS.items():
+        groups = enumerate(evaluation.measured[view].groups["distance"].values())
+        series.append(accuracy_series(view, colour, [(float(at), one) for at, one in groups if one.num_selected]))
+    lengths = evaluation.base_positions, evaluation.row_length
+    border = group_starts("distance", *lengths).index(chunk_content(evaluation.base_positions)) - 0.5
+    return Chart(
+        "Accuracy by distance to the nearest other occurrence",
+        (GROUPED_BY["distance"], "accuracy (%)"),
+        series,
+        "points",
+        group_names("distance", *lengths),
+        (border, "the longest distance within a chunk"),
+    )
