@@ -24,8 +24,8 @@ def test_the_table_has_a_line_per_group_with_tokens() -> None:
     table = gains_table(FULL, "occurrence")
     assert list(table.header) == ["the token occurs again", "selected", "share", "base_chunks", "long_after", "gain"]
     assert table.lines == [
-        ["in its chunk", "30", "10.0 %", "29.00 ± 0.50", "31.50 ± 0.50", "+2.50 ± 0.50"],
-        ["only beyond its chunk", "30", "10.0 %", "27.00 ± 0.50", "29.50 ± 0.50", "+2.50 ± 0.50"],
+        ["in its chunk", "30", "50.0 %", "29.00 ± 0.50", "31.50 ± 0.50", "+2.50 ± 0.50"],
+        ["only beyond its chunk", "30", "50.0 %", "27.00 ± 0.50", "29.50 ± 0.50", "+2.50 ± 0.50"],
     ]
     assert [line[0] for line in gains_table(FULL, "offset").lines] == ["0–7", "8–15", "16–23", "24–31", "32–39"]
     assert [line[0] for line in gains_table(FULL, "distance").lines] == ["1", "2–3", "4–7", "8–13", "14–31", "32–39"]
@@ -43,7 +43,7 @@ def test_the_table_has_a_line_per_group_with_tokens() -> None:
 def test_the_sentence_says_what_is_gained_where_the_token_occurs_only_beyond_its_chunk(
     points: float, error: float, compared: str
 ) -> None:
-    start = "Of the tokens that occur again only beyond their chunk (10.0 % of all), the long model predicts 29.50 % "
+    start = "Of the tokens that occur again only beyond their chunk (50.0 % of all), the long model predicts 29.50 % "
     assert context_sentence(with_gain(Difference(points, error))) == f"{start}correctly, {compared}"
     assert "Hardly any" in context_sentence(with_gain(None))
 
@@ -54,7 +54,7 @@ def test_the_page_has_sentence_tables_and_chart_after_training_only(tmp_path: Pa
     assert re.search("What the longer context is worth .*points above the base model's 27.00 % in chunks", text)
     titles = [section.title for section in context_sections(FULL)]
     assert all(title in text for title in titles) and len(titles) == 3
-    assert re.search("only beyond its chunk *30 *10.0 % *27.00 ± 0.50 *29.50 ± 0.50 *.2.50 ± 0.50", text)
+    assert re.search("only beyond its chunk *30 *50.0 % *27.00 ± 0.50 *29.50 ± 0.50 *.2.50 ± 0.50", text)
     assert context_sections(replace(FULL, gains={})) == []
 
 
@@ -76,13 +76,13 @@ def test_the_page_of_a_run_has_the_accuracy_in_the_three_groups(tmp_path: Path) 
     page.show(replace(line, base_chunks_by_occurrence=base))
     text = " ".join(words(tmp_path).split())
     assert "Where the masked token occurs again, step 20" in text
-    assert re.search("only beyond its chunk *10 *10.0 % *5.25 ± 0.50 *7.50 ± 0.50", text)
+    assert re.search("only beyond its chunk *10 *50.0 % *5.25 ± 0.50 *7.50 ± 0.50", text)
     page.show(line)
-    assert re.search("only beyond its chunk *10 *10.0 % *7.50 ± 0.50", " ".join(words(tmp_path).split()))
+    assert re.search("only beyond its chunk *10 *50.0 % *7.50 ± 0.50", " ".join(words(tmp_path).split()))
     groups = line.held_out.groups
     nothing = groups | {"occurrence": {**groups["occurrence"], ROW: NOTHING}}
     page.show(replace(line, held_out=replace(line.held_out, groups=nothing)))
     assert "occurs again" not in words(tmp_path)
     columns = {"base_chunks": groups["occurrence"], "long model": groups["occurrence"]}
     both = groups_table(columns, "occurrence")
-    assert both.lines[0] == [f"in its {CHUNK}", "10", "10.0 %", *["9.50 ± 0.50"] * 2]
+    assert both.lines[0] == [f"in its {CHUNK}", "10", "50.0 %", *["9.50 ± 0.50"] * 2]

@@ -42,8 +42,11 @@ def with_text(value: Any, hint: Any, text: str) -> Any:
     return _fields_with_text(value, text) if is_dataclass(value) else value
 
 
+OF_GROUPS = ("groups", "gains", "base_chunks_by_occurrence")  # fields whose keys are names of groups of tokens
+
+
 def _fields_with_text(value: Any, text: str) -> Any:
-    hints = get_type_hints(type(value))
+    hints = {name: Any if name in OF_GROUPS else hint for name, hint in get_type_hints(type(value)).items()}
     changed = {item.name: with_text(getattr(value, item.name), hints[item.name], text) for item in fields(value)}
     with suppress(ValueError):  # settings of which only one may be given
         return replace(value, **changed)

@@ -55,11 +55,11 @@ def context_sections(evaluation: Evaluation) -> list[Section]:
 
 def context_sentence(evaluation: Evaluation) -> str:
     """Returns in words what the longer context gains for tokens that occur again only beyond their chunk."""
-    chunks, rows = (evaluation.measured[view].groups["occurrence"][ROW] for view in CONTEXT_VIEWS)
-    gain, whole = evaluation.gains["occurrence"][ROW], evaluation.measured["long_after"].whole
+    base, long = (evaluation.measured[view].groups["occurrence"] for view in CONTEXT_VIEWS)
+    chunks, rows, gain = base[ROW], long[ROW], evaluation.gains["occurrence"][ROW]
     if gain is None or chunks.accuracy is None or rows.accuracy is None:
         return "Hardly any masked token occurs again only beyond its chunk."
-    share = 100 * rows.num_selected / whole.num_selected
+    share = 100 * rows.num_selected / sum(one.num_selected for one in long.values())
     compared = gain.compared_with(f"the base model's {chunks.accuracy:.2f} % in chunks")
     return (
         f"Of the tokens that occur again only beyond their chunk ({share:.1f} % of all), the long model predicts "
