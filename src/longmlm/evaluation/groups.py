@@ -21,6 +21,8 @@ again in another document only is in `nowhere`, even if the base model sees both
 the long model can use, for every model that is measured.
 """
 
+import functools
+
 import numpy as np
 from jaxtyping import Int64
 
@@ -44,9 +46,13 @@ def groups_of(
         "occurrence": np.where(is_in_chunk, 0, np.where(nearest < FAR, 1, 2)),
         "distance": np.minimum(nearest, row_length),
     }
-    starts = [group_starts(grouping, base_positions, row_length) for grouping in GROUPINGS]
-    pairs = zip(starts, (values[grouping] for grouping in GROUPINGS), strict=True)
+    pairs = zip(_edges(base_positions, row_length), (values[grouping] for grouping in GROUPINGS), strict=True)
     return np.stack([np.searchsorted(edges, own, side="right") - 1 for edges, own in pairs])
+
+
+@functools.cache
+def _edges(base_positions: int, row_length: int) -> list[Int64[np.ndarray, " groups"]]:
+    return [np.array(group_starts(grouping, base_positions, row_length)) for grouping in GROUPINGS]
 
 
 def _distances(masked: MaskedRow, isolates_documents: bool) -> Int64[np.ndarray, "2 selected"]:
