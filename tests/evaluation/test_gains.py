@@ -54,11 +54,12 @@ def test_gains_are_those_of_the_tokens_of_each_group(
     assert [*gains] == [*measured["whole"].groups] == ["offset", "occurrence", "distance"]
     for number, grouping in enumerate(GROUPINGS[1:], 1):
         assert [*gains[grouping]] == names[number]
+        first = sum(map(len, names[:number]))
         for group, name in enumerate(names[number]):
             per_row = np.zeros((3, len(frozen.row_ids)))
             for index, (places, hits) in enumerate(hits_of.values()):
                 for (row, token), hit in zip(places, hits, strict=True):
-                    if of_rows[row][number, token] == group:
+                    if of_rows[row][number, token] == first + group:
                         per_row[index, row] += hit
                         per_row[2, row] += 0.5
             after, chunks, selected = per_row

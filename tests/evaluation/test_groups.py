@@ -26,8 +26,8 @@ def masked_row(tokens: list[int], selected: list[int], shown: list[int], starts:
 
 def names_of(masked: MaskedRow, base: int, length: int, *, isolated: bool = False) -> dict[Grouping, list[str]]:
     numbers = groups_of(masked, base, length, isolated)
-    names = [group_names(grouping, base, length) for grouping in GROUPINGS]
-    return {key: [own[at] for at in row] for key, own, row in zip(GROUPINGS, names, numbers, strict=True)}
+    names = [name for grouping in GROUPINGS for name in group_names(grouping, base, length)]
+    return {key: [names[at] for at in row] for key, row in zip(GROUPINGS, numbers, strict=True)}
 
 
 def test_the_example_of_the_module() -> None:

@@ -1,9 +1,10 @@
 """Masked-token accuracy as evaluations and metrics record it: of whole rows, per block, per bin of positions."""
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal, get_args
 
 from longmlm.errors import counted
@@ -237,6 +238,12 @@ def group_starts(grouping: Grouping, base_positions: int, row_length: int) -> li
             border, powers = chunk_content(base_positions), range(row_length.bit_length() + 1)
             starts = [border if power == round(math.log2(border)) else 2**power for power in powers]
             return [*(start for start in starts if start < row_length), row_length]
+
+
+@functools.cache
+def group_ends(base_positions: int, row_length: int) -> tuple[int, ...]:
+    """Returns how many groups there are up to the end of each grouping, if they are numbered one after another."""
+    return (*accumulate(len(group_starts(grouping, base_positions, row_length)) for grouping in GROUPINGS),)
 
 
 def group_names(grouping: Grouping, base_positions: int, row_length: int) -> list[str]:

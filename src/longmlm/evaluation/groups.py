@@ -26,7 +26,7 @@ import functools
 import numpy as np
 from jaxtyping import Int64
 
-from longmlm.artifacts.accuracy import GROUPINGS, Grouping, chunk_content, group_starts
+from longmlm.artifacts.accuracy import GROUPINGS, Grouping, chunk_content, group_ends, group_starts
 from longmlm.batches.masking import MaskedRow
 
 FAR = np.iinfo(np.int64).max // 2
@@ -35,7 +35,10 @@ FAR = np.iinfo(np.int64).max // 2
 def groups_of(
     masked: MaskedRow, base_positions: int, row_length: int, isolates_documents: bool
 ) -> Int64[np.ndarray, "groupings selected"]:
-    """Returns the number of the group of each selected token, by GROUPINGS and then selected position."""
+    """Returns the number of the group of each selected token, by GROUPINGS and then selected position.
+
+    The groups of all groupings are numbered one after another.
+    """
     selected, row, length = masked.selected, masked.row, chunk_content(base_positions)
     before, after = _distances(masked, isolates_documents)
     nearest, in_chunk = np.minimum(before, after), (selected - 1) % length
@@ -47,7 +50,9 @@ def groups_of(
         "distance": np.minimum(nearest, row_length),
     }
     pairs = zip(_edges(base_positions, row_length), (values[grouping] for grouping in GROUPINGS), strict=True)
-    return np.stack([np.searchsorted(edges, own, side="right") - 1 for edges, own in pairs])
+    groups = np.stack([np.searchsorted(edges, own, side="right") - 1 for edges, own in pairs])
+    firsts = (0, *group_ends(base_positions, row_length)[:-1])
+    return groups + np.array(firsts)[:, None]
 
 
 @functools.cache

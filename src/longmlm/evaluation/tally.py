@@ -32,8 +32,8 @@ from longmlm.artifacts.accuracy import (
     bin_starts,
     bins_per_block,
     difference,
+    group_ends,
     group_names,
-    group_starts,
 )
 
 Value = TypeVar("Value")
@@ -41,12 +41,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Sums of selected tokens, correct predictions and losses by row and group, for each grouping of the tokens.
+    """Sums of selected tokens, correct predictions and losses by row and group, those of all groupings side by side.
 
     `rows_by_source` are the rows of each source, if there are several.
     """
 
-    sums: Mapping[Grouping, Float64[np.ndarray, "3 rows groups"]]
+    sums: Float64[np.ndarray, "3 rows groups"]
     base_positions: int
     row_length: int
     rows_by_source: Mapping[str, slice] = field(default_factory=dict)
@@ -54,9 +54,8 @@ class Tally:
     @classmethod
     def empty(cls, num_rows: int, base_positions: int, row_length: int, rows_by_source: Mapping[str, slice]) -> Self:
         """Returns sums of no tokens."""
-        sizes = [len(group_starts(grouping, base_positions, row_length)) for grouping in GROUPINGS]
-        sums = {grouping: np.zeros((3, num_rows, size)) for grouping, size in zip(GROUPINGS, sizes, strict=True)}
-        return cls(sums, base_positions, row_length, rows_by_source)
+        *_, num_groups = group_ends(base_positions, row_length)
+        return cls(np.zeros((3, num_rows, num_groups)), base_positions, row_length, rows_by_source)
 
     def add(
         self, row: int, groups: Int64[np.ndarray, "groupings selected"], values: Float64[np.ndarray, "3 selected"]
@@ -65,47 +64,47 @@ class Tally:
 
         `values` has for each token a 1, whether it was predicted correctly (1 or 0), and its loss.
         """
-        for sums, columns in zip(self.sums.values(), groups, strict=True):
-            for total, value in zip(sums, values, strict=True):
-                np.add.at(total[row], columns, value)
+        for total, value in zip(self.sums, values, strict=True):
+            np.add.at(total[row], groups.reshape(-1), np.tile(value, len(groups)))
 
     def over_ranks(self, accelerator: Accelerator, num_rows: int) -> Self:
         """Returns the sums over all ranks of the first `num_rows` rows."""
-        own = torch.from_numpy(np.concatenate([*self.sums.values()], axis=-1)).to(accelerator.device)
-        sums = accelerator.reduce(own, "sum").cpu().numpy()[:, :num_rows]
-        ends = np.cumsum([part.shape[-1] for part in self.sums.values()])
-        return replace(self, sums=dict(zip(self.sums, np.split(sums, ends[:-1], axis=-1), strict=True)))
+        sums = accelerator.reduce(torch.from_numpy(self.sums).to(accelerator.device), "sum")
+        return replace(self, sums=sums.cpu().numpy()[:, :num_rows])
 
     @property
     def measured(self) -> Measured:
         """The accuracies of whole rows, per block, per bin, by source and by group."""
-        by_bin = self.sums["position"]
+        parts = self.by_grouping()
+        by_bin = parts.pop("position")
         by_row = by_bin.sum(-1)
         blocks = by_bin.reshape(*by_row.shape, -1, bins_per_block(self.base_positions)).sum(-1)
         num_bins = len(bin_starts(self.base_positions, self.row_length))
         selected, correct = (tuple(counts.astype(int).tolist()) for counts in by_row[:2])
-        parts = {
-            name: replace(self, sums={"position": by_bin[:, own]}, rows_by_source={})
+        sources = {
+            name: replace(self, sums=self.sums[:, own], rows_by_source={}).measured
             for name, own in self.rows_by_source.items()
         }
-        sources = {name: replace(part.measured, blocks=(), positions=()) for name, part in parts.items()}
+        sources = {name: replace(one, blocks=(), positions=(), groups={}) for name, one in sources.items()}
         positions = _accuracies(by_bin[..., :num_bins])
-        groups = {grouping: self._named(grouping, _accuracies(sums)) for grouping, sums in self._groups.items()}
+        groups = {grouping: self._named(grouping, _accuracies(sums)) for grouping, sums in parts.items()}
         return Measured(_accuracy(*by_row), _accuracies(blocks), positions, selected, correct, sources, groups)
 
     def gains_over(self, other: "Tally") -> dict[Grouping, dict[str, Difference | None]]:
         """Returns, by group, this accuracy minus the other's on the same tokens, paired by row."""
+        sums, others = self.by_grouping(), other.by_grouping()
+        del sums["position"]
         gains = {}
-        for grouping, sums in self._groups.items():
-            totals, mine, its = (one.astype(int).T for one in (*sums[:2], other.sums[grouping][1]))
-            columns = zip((mine - its).tolist(), totals.tolist(), strict=True)
-            gains[grouping] = self._named(grouping, [difference(*column) for column in columns])
+        for grouping, (selected, correct, _) in sums.items():
+            columns = zip((correct - others[grouping][1]).T, selected.T, strict=True)
+            differences = [difference(*(column.astype(int).tolist() for column in pair)) for pair in columns]
+            gains[grouping] = self._named(grouping, differences)
         return gains
 
-    @property
-    def _groups(self) -> dict[Grouping, Float64[np.ndarray, "3 rows groups"]]:
-        """The sums of what Measured names, all but those by position."""
-        return {grouping: sums for grouping, sums in self.sums.items() if grouping != "position"}
+    def by_grouping(self) -> dict[Grouping, Float64[np.ndarray, "3 rows groups"]]:
+        """Returns the sums of each grouping."""
+        ends = group_ends(self.base_positions, self.row_length)
+        return dict(zip(GROUPINGS, np.split(self.sums, ends[:-1], axis=-1), strict=True))
 
     def _named(self, grouping: Grouping, values: Sequence[Value]) -> dict[str, Value]:
         names = group_names(grouping, self.base_positions, self.row_length)
