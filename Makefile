@@ -24,9 +24,14 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 	@echo 'installed; for the command longmlm in this shell: source $(VENV)/bin/activate'
 
-demo: $(STAMP) ## run the whole pipeline on the bundled model and corpus
-	rm -rf out/demo
+demo: $(STAMP) ## run the whole pipeline on the bundled model and corpus, and compare it with a control
+	rm -rf out/demo out/control
 	HF_HUB_OFFLINE=1 longmlm run demo
+	@echo 'control: the bundled model, trained on as many tokens at its own 128 positions'
+	HF_HUB_OFFLINE=1 longmlm run docs/experiments/control.toml
+	@echo 'the long model against the control, which is the base model in this table'
+	HF_HUB_OFFLINE=1 longmlm evaluate --base out/control/run --rows out/demo/rows --long-after out/demo/run \
+		--output out/control/evaluation --recipe.held-out.max-rows 450
 
 check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	ruff check

@@ -8,7 +8,14 @@ import pytest
 
 from longmlm.artifacts.accuracy import CHUNK, NOWHERE, ROW, Difference
 from longmlm.artifacts.evaluation import Evaluation
-from longmlm.reports.context import context_sections, context_sentence, distance_chart, gains_table, groups_table
+from longmlm.reports.context import (
+    context_finding,
+    context_sections,
+    context_sentence,
+    distance_chart,
+    gains_table,
+    groups_table,
+)
 from longmlm.reports.evaluation import evaluation_page
 from longmlm.reports.training import TrainingPage
 from tests.support.evaluations import FULL, NOTHING
@@ -46,6 +53,13 @@ def test_the_sentence_says_what_is_gained_where_the_token_occurs_only_beyond_its
     start = "Of the tokens that occur again only beyond their chunk (50.0 % of all), the long model predicts 29.50 % "
     assert context_sentence(with_gain(Difference(points, error))) == f"{start}correctly, {compared}"
     assert "Hardly any" in context_sentence(with_gain(None))
+
+
+def test_what_longer_context_adds_is_said_with_its_error_and_the_base_model() -> None:
+    gain = FULL.context_gain
+    expected = f"the long model is 2.50 ± {gain.standard_error:.2f} points above the 29.00 % of b in chunks."
+    assert context_finding(FULL) == f"What longer context adds: read in whole rows, {expected}"
+    assert context_finding(replace(FULL, measured={})) == ""
 
 
 def test_the_page_has_sentence_tables_and_chart_after_training_only(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from longmlm.artifacts.accuracy import (
 )
 from longmlm.artifacts.evaluation import Evaluation, ViewName
 from longmlm.reports.charts import Chart, Colour, accuracy_series
-from longmlm.reports.pages import Section
+from longmlm.reports.pages import Section, public_path
 from longmlm.reports.tables import Table, accuracy_text, difference_text
 
 CONTEXT_VIEWS: dict[ViewName, Colour] = {"base_chunks": "amber", "long_after": "blue"}
@@ -64,6 +64,18 @@ def context_sentence(evaluation: Evaluation) -> str:
     return (
         f"Of the tokens that occur again only beyond their chunk ({share:.1f} % of all), the long model predicts "
         f"{rows.accuracy:.2f} % correctly, {compared}."
+    )
+
+
+def context_finding(evaluation: Evaluation) -> str:
+    """Returns in words what the longer context gains on all tokens; empty if it was not measured."""
+    gain, chunks = evaluation.difference("long_after", "base_chunks"), evaluation.accuracy("base_chunks")
+    if gain is None or chunks is None:
+        return ""
+    base = public_path(evaluation.sources.base)
+    return (
+        f"What longer context adds: read in whole rows, the long model is "
+        f"{gain.compared_with(f'the {chunks:.2f} % of {base} in chunks')}."
     )
 
 

@@ -14,6 +14,7 @@ from longmlm.evaluation.comparison import compare, load_models
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.folders import replaced_folder
 from longmlm.hubs.model_files import local_model_sha256, weights_sha256
+from longmlm.reports.context import context_finding
 from longmlm.reports.evaluation import accuracy_table, sources_table, write_evaluation
 from longmlm.reports.pages import made_with
 from longmlm.reports.tables import text_table
@@ -37,7 +38,8 @@ def evaluate(config: EvaluateConfig) -> None:
         tables = [accuracy_table(evaluation), sources_table(evaluation)]
         texts = [text_table(table) for table in tables if table.lines]
         pairs = [f"pair accuracy: {evaluation.pairs}"] if evaluation.pairs else []
-        print(*texts, *pairs, f"page: {output / PAGE_FILE}", sep="\n")
+        worth = [line] if (line := context_finding(evaluation)) else []
+        print(*texts, *pairs, f"page: {output / PAGE_FILE}", *worth, sep="\n")
 
 
 def measured(config: EvaluateConfig, accelerator: Accelerator) -> Evaluation:
