@@ -12,8 +12,7 @@ from accelerate import Accelerator
 from longmlm.artifacts.accuracy import GROUPINGS, group_names
 from longmlm.batches.collate import MlmBatch
 from longmlm.data.row import Row
-from longmlm.evaluation.frozen import FrozenRows, RowView, viewer_of
-from longmlm.evaluation.groups import groups_of
+from longmlm.evaluation.frozen import FrozenRows, RowView, groups_of, viewer_of
 from longmlm.evaluation.measure import Subject, tallies
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective, MlmOutput

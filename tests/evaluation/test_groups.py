@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from longmlm.artifacts.accuracy import CHUNK, GROUPINGS, NOWHERE, ROW, Grouping, group_names, group_starts
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.row import Row, SpecialTokens
-from longmlm.evaluation.frozen import chunks
-from longmlm.evaluation.groups import groups_of
+from longmlm.evaluation.frozen import chunks, groups_of
 
 CLS, SEP, MASK = 0, 1, 2
 SPECIAL = SpecialTokens(cls=CLS, sep=SEP, mask=MASK, pad=3, unk=None, all=(0, 1, 2, 3))

@@ -3,7 +3,7 @@
     python docs/experiments/scripts/repeated_tokens.py --model CONTROL --rows ROWS --max-rows 126 \
         --long window=RUN hierarchical=RUN
 
-src/longmlm/evaluation/groups.py defines the groups. `longmlm evaluate --base CONTROL` measures the difference between
+src/longmlm/evaluation/frozen.py defines the groups. `longmlm evaluate --base CONTROL` measures the difference between
 whole rows and the control in chunks by itself. Here each long model also reads the rows in chunks as the base model
 does: the difference between its whole rows and its chunks is what it gains from the longer context, that between its
 chunks and the base model's is what the change has cost it.
@@ -41,7 +41,7 @@ def report(base: BaseModel, models: Mapping[str, str]) -> dict[str, dict[str, An
         name: {
             "tokens": _accuracy(control, group).num_selected,
             "base_in_chunks": _accuracy(control, group).accuracy,
-            "models": {model: _of_model(*tally, control, group) for model, tally in found.items()},
+            "models": {model: _of_model(chunks, whole, control, group) for model, (chunks, whole) in found.items()},
         }
         for name, group in GROUPS.items()
     }

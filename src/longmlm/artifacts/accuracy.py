@@ -43,7 +43,7 @@ class Measured:
 
     `selected` and `correct` count the selected tokens of each row and those predicted correctly. `sources` has the same
     for each source, without blocks, bins and groups, if the rows come from several. `groups` has the accuracy of each
-    group of tokens by its name, for each grouping but that by position (evaluation/groups.py).
+    group of tokens by its name, for each grouping but that by position (evaluation/frozen.py).
     """
 
     whole: Accuracy

@@ -27,8 +27,7 @@ from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.batches.pairs import NO_PAIR, PairedRow
 from longmlm.errors import counted
-from longmlm.evaluation.frozen import FrozenRows, Viewer
-from longmlm.evaluation.groups import groups_of
+from longmlm.evaluation.frozen import FrozenRows, Viewer, groups_of
 from longmlm.evaluation.tally import Tally
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import attention_name, use_packed_attention
