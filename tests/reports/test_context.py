@@ -56,7 +56,7 @@ def test_the_sentence_says_what_is_gained_where_the_token_occurs_only_beyond_its
 
 
 def test_what_longer_context_adds_is_said_with_its_error_and_the_base_model() -> None:
-    gain = FULL.context_gain
+    gain = FULL.recovery
     expected = f"the long model is 2.50 ± {gain.standard_error:.2f} points above the 29.00 % of b in chunks."
     assert context_finding(FULL) == f"What longer context adds: read in whole rows, {expected}"
     assert context_finding(replace(FULL, measured={})) == ""
