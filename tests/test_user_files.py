@@ -11,10 +11,9 @@ import pytest
 from longmlm import escaping
 from longmlm.config import parse
 from longmlm.data.vocabulary import term_lines
-from longmlm.errors import ConfigError, DataError, ModelError, UserError
+from longmlm.errors import ConfigError, ModelError, UserError
 from longmlm.escaping import read_user_text
 from longmlm.hubs.models import read_architecture
-from longmlm.predict.masks import read_text
 from longmlm.settings.pipeline import RunConfig
 
 
@@ -23,7 +22,6 @@ def read_settings(path: str) -> object:
 
 
 READERS: dict[Callable[[str], object], type[UserError]] = {
-    read_text: DataError,
     term_lines: ModelError,
     read_architecture: ModelError,
     read_settings: ConfigError,
@@ -76,6 +74,6 @@ def test_a_pipe_that_a_shell_opens_is_read() -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert read_text(f"/dev/fd/{reading}") == text
+    assert read_user_text(f"/dev/fd/{reading}") == text
     writer.join()
     os.close(reading)

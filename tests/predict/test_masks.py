@@ -1,11 +1,12 @@
 """Masks that are written in a text, words that are masked, and texts with neither."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from longmlm.errors import DataError
-from longmlm.predict.masks import SHOWN_CHARACTERS, masked_text
+from longmlm.predict.masks import SHOWN_CHARACTERS, masked_text, read_text
 
 TEXT = "The cat sat; a Cat, the cat. Category 天下大勢，分久必合，天下。"
 
@@ -94,3 +95,9 @@ def test_a_mask_is_shown_in_a_line_with_the_text_around_it() -> None:
     assert masked.surroundings(0) == "one two [MASK] three"
     long = masked_text(f"{'a' * 100}<mask>{'b' * 100}", None, 1, ()).surroundings(0)
     assert long == f"…{'a' * SHOWN_CHARACTERS}[MASK]{'b' * SHOWN_CHARACTERS}…"
+
+
+def test_a_text_that_is_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "text")
+    with pytest.raises(DataError, match="pipe or a device"):
+        read_text(str(tmp_path / "text"))
