@@ -9,6 +9,7 @@ with the base model in chunks under the same masks; `--models` names extended mo
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from runs import BaseModel, base_model_parser
@@ -47,9 +48,9 @@ def report(options: argparse.Namespace) -> None:
                 "arm": arm,
                 "release_class": release_class,
                 "num_rows": len(base.frozen.row_ids),
-                "base_chunks": [chunks.whole.accuracy, chunks.whole.loss],
-                "before": [measured.whole.accuracy, measured.whole.loss],
-                "difference": [change.points, change.standard_error],
+                "base_chunks": {"accuracy": chunks.whole.accuracy, "loss": chunks.whole.loss},
+                "before": {"accuracy": measured.whole.accuracy, "loss": measured.whole.loss},
+                "difference": asdict(change),
             }
         )
         before = f"{measured.whole.accuracy:.2f} ({measured.whole.loss:.3f})"
