@@ -204,7 +204,7 @@ def test_words_are_not_masked_with_a_tokenizer_that_does_not_tell_them(
         with pytest.raises(DataError, match="gone: its tokens do not show where a word starts"):
             check_inputs(by_unit)
         check_inputs(replace(by_unit, start=Start(checkpoint=MINI)))
-        with pytest.raises(DataError, match="gone: its tokens do not tell"):
+        with pytest.raises(DataError, match="gone: its tokens do not show"):
             check_inputs(pipeline(tmp_path, str(folder), DEMO, {"pretrain": {"recipe": {"masking": {"unit": unit}}}}))
 
 

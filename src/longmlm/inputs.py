@@ -89,6 +89,8 @@ def check_inputs(config: Any) -> None:
                 _check_splits(config)
         case ExtendConfig():
             _check_extend(config)
+            if config.rows is not None:
+                _check_rows(config.rows, ["train"])
         case PretrainConfig():
             _check_pretrain(config)
         case EvaluateConfig():

@@ -178,7 +178,7 @@ def test_a_vocabulary_without_white_space_or_marks_is_refused_in_one_line() -> N
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     vocabulary = vocabulary_of(tokenizer, "levels")
     assert vocabulary.maskable_in("token").words is None
-    with pytest.raises(DataError, match='levels: its tokens do not tell .*unit = "token"'):
+    with pytest.raises(DataError, match='levels: its tokens do not show .*unit = "token"'):
         vocabulary.maskable_in("word")
     by_character = Tokenizer(models.WordLevel({piece: at for at, piece in enumerate([*SPECIAL, *"ab "])}, "[UNK]"))
     by_character.pre_tokenizer = pre_tokenizers.Split("", "isolated")

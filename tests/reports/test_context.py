@@ -29,7 +29,14 @@ def with_gain(gain: Difference | None) -> Evaluation:
 
 def test_the_table_has_a_line_per_group_with_tokens() -> None:
     table = gains_table(FULL, "occurrence")
-    assert list(table.header) == ["the token occurs again", "selected", "share", "base_chunks", "long_after", "gain"]
+    assert list(table.header) == [
+        "other occurrence of the token",
+        "selected",
+        "share",
+        "base_chunks",
+        "long_after",
+        "gain",
+    ]
     assert table.lines == [
         ["in its chunk", "30", "50.0 %", "29.00 ± 0.50", "31.50 ± 0.50", "+2.50 ± 0.50"],
         ["only beyond its chunk", "30", "50.0 %", "27.00 ± 0.50", "29.50 ± 0.50", "+2.50 ± 0.50"],
@@ -50,15 +57,17 @@ def test_the_table_has_a_line_per_group_with_tokens() -> None:
 def test_the_sentence_says_what_is_gained_where_the_token_occurs_only_beyond_its_chunk(
     points: float, error: float, compared: str
 ) -> None:
-    start = "Of the tokens that occur again only beyond their chunk (50.0 % of all), the long model predicts 29.50 % "
-    assert context_sentence(with_gain(Difference(points, error))) == f"{start}correctly, {compared}"
+    start = "Of the tokens with another occurrence only beyond their chunk (50.0 % of all), the long model predicts "
+    assert context_sentence(with_gain(Difference(points, error))) == f"{start}29.50 % correctly, {compared}"
     assert "Hardly any" in context_sentence(with_gain(None))
 
 
 def test_what_longer_context_adds_is_said_with_its_error_and_the_base_model() -> None:
     gain = FULL.recovery
-    expected = f"the long model is 2.50 ± {gain.standard_error:.2f} points above the 29.00 % of b in chunks."
-    assert context_finding(FULL) == f"What longer context adds: read in whole rows, {expected}"
+    expected = (
+        f"On whole rows, the long model is 2.50 ± {gain.standard_error:.2f} points above the 29.00 % of b in chunks; "
+    )
+    assert context_finding(FULL).startswith(f"{expected}unless the base model is a control")
     assert context_finding(replace(FULL, measured={})) == ""
 
 
@@ -89,14 +98,14 @@ def test_the_page_of_a_run_has_the_accuracy_in_the_three_groups(tmp_path: Path) 
     page = TrainingPage(tmp_path, 20, {}, "")
     page.show(replace(line, base_chunks_by_occurrence=base))
     text = " ".join(words(tmp_path).split())
-    assert "Where the masked token occurs again, step 20" in text
+    assert "By other occurrences of the masked token, step 20" in text
     assert re.search("only beyond its chunk *10 *50.0 % *5.25 ± 0.50 *7.50 ± 0.50", text)
     page.show(line)
     assert re.search("only beyond its chunk *10 *50.0 % *7.50 ± 0.50", " ".join(words(tmp_path).split()))
     groups = line.held_out.groups
     nothing = groups | {"occurrence": {**groups["occurrence"], ROW: NOTHING}}
     page.show(replace(line, held_out=replace(line.held_out, groups=nothing)))
-    assert "occurs again" not in words(tmp_path)
+    assert "other occurrences" not in words(tmp_path)
     columns = {"base_chunks": groups["occurrence"], "long model": groups["occurrence"]}
     both = groups_table(columns, "occurrence")
     assert both.lines[0] == [f"in its {CHUNK}", "10", "50.0 %", *["9.50 ± 0.50"] * 2]

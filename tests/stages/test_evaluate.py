@@ -84,7 +84,7 @@ def test_table_is_printed_and_page_named(world: World, tmp_path: Path, run_here:
     page, worth = lines[-2:]
     assert page == f"page: {output / 'index.html'}"
     whole = read(output).measured["base_chunks"].whole
-    assert worth.startswith("What longer context adds: read in whole rows, the long model is ")
+    assert worth.startswith("On whole rows, the long model is ")
     assert f"points above the {whole.accuracy:.2f} % of {world.base.name} in chunks" in worth
     whole = read(output).measured["long_after"].whole
     assert f"  {whole.accuracy:.2f} ± {whole.standard_error:.2f}  " in lines[2]

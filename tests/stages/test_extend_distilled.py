@@ -1,6 +1,7 @@
 """Extension with distilled lowest layers, as a user runs it: what it writes, prints and refuses, and in a pipeline."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def config_of(world: World, output: Path, **recipe: object) -> dict[str, object]
 def test_extend_writes_a_stock_model_and_says_what_was_distilled(world: World, tmp_path: Path, run_here: Run) -> None:
     code, said, warned = run_here(ExtendConfig, extend, config_of(world, tmp_path / "long"))
     assert code == 0, warned
-    assert "positions: 16 -> 40, distilled, lowest layer from a window of 8 on 3" in said
+    assert "positions: 16 -> 40, distilled, lowest layer, teacher window 8, 3" in said
     assert "(expected: trained rows change)" in said
     assert read_provenance(tmp_path / "long").extension.distilled.window == NUM_POSITIONS // 2
     stock, base = (AutoModelForMaskedLM.from_pretrained(folder) for folder in (tmp_path / "long", world.base))
@@ -41,7 +42,7 @@ def test_extend_writes_a_stock_model_and_says_what_was_distilled(world: World, t
     [
         ({"attention_window": 4}, "remove attention_window, or set distillation.window"),
         ({"mode": "generated"}, "set initialisation to hierarchical or tile"),
-        ({"add_tokens": "terms.txt"}, "reads rows, which have none of the tokens that add_tokens adds"),
+        ({"add_tokens": "terms.txt"}, "cannot be combined with add_tokens"),
         ({"distillation": {"layers": 3}}, "distillation.layers = 3, but the model has 2 layers: set fewer"),
         ({"distillation": {"layers": 0}}, "must be positive"),
         ({"initialisation": "tile"}, "distillation has no effect with initialisation = tile"),
@@ -60,7 +61,7 @@ def test_rows_are_needed_and_only_for_a_distillation(world: World) -> None:
     recipe = ExtendRecipe(num_positions=LONG_POSITIONS, initialisation="distilled")
     with pytest.raises(ValueError, match="initialisation = distilled needs rows"):
         ExtendConfig(base=str(world.base), output="long", recipe=recipe)
-    with pytest.raises(PositionsError, match="needs rows: use the command longmlm extend"):
+    with pytest.raises(PositionsError, match="needs rows: use longmlm extend or a pipeline"):
         longmlm.extend(AutoModelForMaskedLM.from_pretrained(world.base), LONG_POSITIONS, initialisation="distilled")
 
 
@@ -85,3 +86,22 @@ def test_a_model_distilled_on_other_rows_is_not_current(world: World, tmp_path: 
     (tmp_path / "rows").rename(tmp_path / "before")
     tiny_rows(tmp_path / "made", world.base, packing="doc-sentences").rename(tmp_path / "rows")
     assert [pair.name for pair in differences(pipeline, "extend")] == ["other rows"]
+
+
+def test_a_pipeline_ends_after_the_stage_that_until_names(world: World, tmp_path: Path) -> None:
+    pipeline = pipeline_of(world, tmp_path / "out")
+    assert [*replace(pipeline, until="prepare").stages] == ["prepare"]
+    assert [*replace(pipeline, until="extend").stages] == ["prepare", "extend"]
+
+
+def test_rows_are_refused_where_nothing_is_distilled_and_where_they_are_too_short(
+    world: World, tmp_path: Path, run_here: Run
+) -> None:
+    given = config_of(world, tmp_path / "new" / "long")
+    code, _, warned = run_here(ExtendConfig, extend, {**given, "recipe": {"num_positions": LONG_POSITIONS}})
+    assert (code, "rows has no effect without initialisation = distilled" in warned) == (2, True)
+    longer = config_of(world, tmp_path / "new" / "long", num_positions=LONG_POSITIONS + 1)
+    code, _, warned = run_here(ExtendConfig, extend, longer)
+    assert (code, "of which the last would not be trained: prepare rows of that length" in warned) == (2, True)
+    code, _, warned = run_here(ExtendConfig, extend, {**given, "rows": str(tmp_path / "none")})
+    assert code == 2 and "none" in warned

@@ -17,6 +17,7 @@ from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.config import STAGES, parse
 from longmlm.data import engine
 from longmlm.options import sections
+from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, StageName
 from longmlm.stages import prepare, run
 from longmlm.training import loop
@@ -142,9 +143,20 @@ def test_slices_are_packed(command: Command, mine: Path, value: str, monkeypatch
 
 
 @every_value_of("extend: recipe.initialisation")
-def test_positions_are_initialised(command: Command, mine: Path, value: str) -> None:
-    command("extend", mine, "--recipe.initialisation", value)
+def test_positions_are_initialised(command: Command, mine: Path, world: World, value: str) -> None:
+    distillation = ["--rows", str(world.rows), "--recipe.distillation.num-tokens", "80"]
+    distillation += ["--recipe.distillation.precision", "no"]
+    command("extend", mine, "--recipe.initialisation", value, *(distillation if value == "distilled" else []))
     assert read_provenance("out/long").extension.initialisation == value
+
+
+@every_value_of("extend: recipe.distillation.precision")
+@pytest.mark.usefixtures("auto_precision")
+def test_layers_are_distilled_in_a_precision(command: Command, mine: Path, world: World, value: str) -> None:
+    options = ["--rows", str(world.rows), "--recipe.distillation.num-tokens", "80", "--recipe.initialisation"]
+    command("extend", mine, *options, "distilled", "--recipe.distillation.precision", value)
+    expected = resolved_precision(value)
+    assert read_provenance("out/long").extension.distilled.precision == expected
 
 
 @every_value_of("extend: recipe.mode")

@@ -139,7 +139,11 @@ def test_a_run_and_the_evaluation_of_the_same_rows_agree_on_recovery():
     [
         (Difference(-0.5, 0.5), 1_000, "0.50 ± 0.50 points below BASE, which may be chance: recovered at step 1,000"),
         (Difference(-0.5, 0.1), 1_000, "0.50 ± 0.10 points below BASE: recovered at step 1,000, but no longer"),
-        (Difference(0.5, 0.1), None, "0.50 ± 0.10 points above BASE: recovered if the next evaluation confirms it"),
+        (
+            Difference(0.5, 0.1),
+            None,
+            "0.50 ± 0.10 points above BASE: at the base model's accuracy, not yet confirmed by a second evaluation",
+        ),
         (Difference(-0.5, 0.1), None, "0.50 ± 0.10 points below BASE: not yet recovered"),
         (None, None, ""),
     ],

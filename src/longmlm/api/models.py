@@ -78,8 +78,8 @@ def extend(
     The new position embeddings are a start for training. "fitted" makes positions attend to their neighbours as trained
     ones do, and changes the n trained embeddings too. "hierarchical" keeps them, so that texts of up to n tokens get
     the same logits as before; that of position i*n + j is p[j] + alpha / (1 - alpha) * (p[i] - p[0]). "distilled" needs
-    rows, so only the command has it. The documentation (The method) explains the others. `alpha` applies to
-    "hierarchical", `smooth_terms` to "fitted" and "stretched".
+    packed rows, so only the command and pipelines have it. The documentation (The method) explains the others. `alpha`
+    applies to "hierarchical", `smooth_terms` to "fitted" and "stretched".
 
     Raises ModelError for a model that cannot be extended or has no MLM head, PositionsError for a length that cannot be
     reached or a long model that was not trained at its length, ValueError for a setting that is out of range or that
@@ -97,7 +97,7 @@ def extend(
         smooth_terms=smooth_terms,
     )
     if initialisation == "distilled":
-        raise PositionsError("initialisation='distilled' needs rows: use the command longmlm extend, which reads them")
+        raise PositionsError("initialisation='distilled' needs rows: use longmlm extend or a pipeline, which read them")
     base, source, origin = _base(model, revision)
     num_base = len(position_table_of(base, source.name).usable_rows)
     extension = planned_extension(recipe, source, origin.provenance, base.config, num_base)

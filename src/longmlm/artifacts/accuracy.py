@@ -117,10 +117,10 @@ class Difference:
 
 
 def has_recovered(gain: Difference | None) -> bool | None:
-    """Returns whether a model is not below its base model, from its `gain` over it on the same tokens, paired by row.
+    """Returns whether a model has recovered, from its `gain` over its base model on the same tokens, paired by row.
 
-    It is not, unless it is lower by two standard errors or more; None if they were not compared. Of a finished model
-    one measurement decides, of a run in training two: `first_recovered`.
+    It has unless it is lower by two standard errors or more; None if they were not compared. One measurement decides
+    for a finished model, two for a run: `first_recovered`.
     """
     return None if gain is None else not gain.is_loss
 
@@ -135,9 +135,10 @@ def first_recovered(gains: Iterable[Difference | None]) -> int | None:
 
 
 def when_recovered(gain: Difference | None, step: int | None) -> str:
-    """Returns in words whether a run has recovered, from its latest gain and the step on record, if there is one."""
+    """Returns in words whether a run has recovered, from its latest gain and the recorded step, if any."""
     if step is None:
-        return "recovered if the next evaluation confirms it" if has_recovered(gain) else "not yet recovered"
+        unconfirmed = "at the base model's accuracy, not yet confirmed by a second evaluation"
+        return unconfirmed if has_recovered(gain) else "not yet recovered"
     return f"recovered at step {step:,}" + ("" if has_recovered(gain) else ", but no longer")
 
 

@@ -58,9 +58,9 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distilled:
-    """What a distillation was made on, with the layers, the window and the precision that its settings came to.
+    """What a distillation used: the rows, and the resolved number of layers, window and precision.
 
-    `relative_error` is that of the states at the end, over the last 20 steps: squared differences by squares.
+    `relative_error` is the mean of the last 20 steps: the sum of squared differences over that of squared states.
     """
 
     layers: int
@@ -117,7 +117,7 @@ class Extension:
 
     @property
     def lowest_layers(self) -> str:
-        """The layers that alone attend within the window, such as "3 lowest layers"; empty for all."""
+        """The only layers that attend within the window, such as "3 lowest layers"; empty for all."""
         return lowest_layers(self.local_layers) if self.local_layers else ""
 
     @property
@@ -128,12 +128,12 @@ class Extension:
         shown = [f"{name} {value}" for name, value in own.items() if (name, value) != ("smooth_terms", SMOOTH_TERMS)]
         if self.distilled:
             layers = lowest_layers(self.distilled.layers)
-            shown.append(f"{layers} from a window of {self.distilled.window} on {self.distilled.tokens:,} tokens")
+            shown.append(f"{layers}, teacher window {self.distilled.window}, {self.distilled.tokens:,} tokens")
         return ", ".join([self.initialisation, *shown])
 
 
 def lowest_layers(number: int) -> str:
-    """Returns "lowest layer" or, for several, such as "3 lowest layers"."""
+    """Returns "lowest layer" or, for several, for example "3 lowest layers"."""
     return "lowest layer" if number == 1 else f"{number} lowest layers"
 
 

@@ -87,8 +87,7 @@ class TrainState:
     def after_evaluation(self, held_out: Measured, pairs: PairAccuracy | None = None) -> Self:
         """Returns the state with the accuracies at this step.
 
-        If the run has recovered at this evaluation and the one before, the step of that one is put, and stays, on
-        record.
+        If this evaluation and the one before show that the run has recovered, the earlier step is recorded for good.
         """
         accuracy = held_out.whole.accuracy
         recovery = row_difference(held_out, self.base_chunks) if self.base_chunks else None

@@ -61,7 +61,7 @@ class _Splitter:
     """Divides documents at random, whole units together, each class in proportion if documents have one.
 
     Units are placed one by one, the largest first, and those of a class after each other. If all are single documents,
-    folds differ by at most one in the documents of a class, and in all; a class's drawn share is rounded up or down.
+    folds differ by at most one in the documents of a class, and in total; a class's drawn share is rounded up or down.
     """
 
     def __init__(self, corpus: LabelledCorpus, seed: int) -> None:

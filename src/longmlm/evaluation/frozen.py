@@ -127,16 +127,16 @@ def cut(masked: MaskedRow, base_positions: int, special: SpecialTokens) -> list[
     """Returns the row's first `base_positions - 1` tokens and a separator: as many as the base model reads."""
     if len(masked.row) <= base_positions:
         return whole(masked)
-    return [_window(masked, 1, base_positions - 1, special)]
+    return [_piece(masked, 1, base_positions - 1, special)]
 
 
 def chunks(masked: MaskedRow, base_positions: int, special: SpecialTokens) -> list[View]:
     """Returns the row's content in chunks of `base_positions - 2` tokens, each between both special tokens."""
     end, length = len(masked.row) - 1, chunk_content(base_positions)
-    return [_window(masked, begin, min(begin + length, end), special) for begin in range(1, end, length)]
+    return [_piece(masked, begin, min(begin + length, end), special) for begin in range(1, end, length)]
 
 
-def _window(masked: MaskedRow, begin: int, end: int, special: SpecialTokens) -> View:
+def _piece(masked: MaskedRow, begin: int, end: int, special: SpecialTokens) -> View:
     is_inside = (begin <= masked.selected) & (masked.selected < end)
     selected = masked.selected[is_inside]
     row = masked.row.window(begin, end, special)

@@ -87,7 +87,7 @@ class InspectConfig:
         if not is_whole and not is_held_out:
             raise ValueError("views are those of evaluation, which reads held-out rows: set split = held_out")
         if not is_whole and self.base is None:
-            raise ValueError("views cut and chunks need base, the model whose length they have")
+            raise ValueError("views cut and chunks need base, the model whose length they use")
 
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""

@@ -1,11 +1,11 @@
-"""Distillation of the lowest layers: with full attention, they learn to give the states that a window gives them.
+"""Distillation of the lowest layers: with full attention, they learn to reproduce the states of windowed attention.
 
-Tokens tell near from far by position alone only in the lowest layers: a window there, over repeated positions, keeps
-nearly all of the accuracy that extension loses otherwise. The teacher is the base model with its trained positions
-repeated, whose tokens attend to a window; the student has a position for every token, and full attention. Both have
-only their lowest layers, and no head. On rows without labels, some tokens masked as in training, the student's position
-table and layers learn to reproduce the teacher's states. The layers above stay as they are: the long model is a stock
-model of the base model's class.
+Attention relies on position alone to tell near tokens from far ones mainly in the lowest layers: a window there, over
+repeated positions, keeps nearly all of the accuracy that extension loses otherwise. The teacher is the base model with
+its trained positions repeated, whose tokens attend to a window; the student has a position for every token, and full
+attention. Both have only their lowest layers, and no head. On rows without labels, some tokens masked as in training,
+the student's position table and layers learn to reproduce the teacher's states. The layers above stay as they are: the
+long model is a stock model of the base model's class.
 
 Example: MiniLM, 6 layers, is extended from 512 positions to 1536. In each step, a row of 1536 tokens goes through the 3
 lowest layers of teacher and student; the loss is the sum of the squared differences of their states, 1536 x 384
@@ -30,6 +30,7 @@ from longmlm.batches.collate import MlmBatch
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
+from longmlm.errors import DataError
 from longmlm.model.architecture import layers_of
 from longmlm.model.loading import LoadedModel
 from longmlm.model.mlm import MlmObjective
@@ -55,18 +56,18 @@ def distill(
 
     `teacher` is the base model with tiled positions. `unfinished` is a file in which steps are saved: those of an
     interrupted call with the same models, rows and settings are not repeated. Raises DataError for rows of another
-    tokenizer, or longer ones.
+    tokenizer or length.
     """
     recipe, precision = extension.distillation, resolved_precision(extension.distillation.precision)
     layers = recipe.layers_of(student.model.config.num_hidden_layers)
     window = recipe.window_of(extension.base_positions)
     batches = _batches(student, extension, rows)
     tokens_per_step = batches.rows_per_step * rows.row_length * rows.mean_fill
-    goal = _Lowest.of(teacher.model, layers, precision)
-    use_window(goal.objective.model, Window(window, 0, layers))
+    lowest_of_teacher = _LowestLayers.of(teacher.model, layers, precision)
+    use_window(lowest_of_teacher.objective.model, Window(window, 0, layers))
     run = _Run(
-        goal,
-        _Lowest.of(student.model, layers, precision),
+        lowest_of_teacher,
+        _LowestLayers.of(student.model, layers, precision),
         num_steps=max(1, round(recipe.num_tokens / tokens_per_step)),
         learning_rate=recipe.learning_rate,
         key=hashlib.sha256(json.dumps([asdict(extension), rows.sha256]).encode()).hexdigest(),
@@ -76,7 +77,7 @@ def distill(
         while run.step < run.num_steps:
             run.update(batches)
             progress.advance()
-            if run.step % STEPS_PER_SAVE == 0:
+            if run.step % STEPS_PER_SAVE == 0 or run.step == run.num_steps:
                 run.save(unfinished)
     model = copy.deepcopy(student.model)
     model.load_state_dict(model.state_dict() | run.student.objective.model.state_dict())
@@ -89,7 +90,6 @@ def distill(
         rows_sha256=rows.sha256,
         relative_error=sum(errors) / len(errors),
     )
-    unfinished.unlink(missing_ok=True)
     return replace(student, model=model), distilled
 
 
@@ -97,20 +97,25 @@ def _batches(student: LoadedModel, extension: Extension, rows: Rows) -> StepBatc
     """Returns the rows of each step, one per micro-batch, masked as in training."""
     vocabulary = vocabulary_of_pretrained(student.tokenizer, extension.base.name)
     check_rows_fit_model(rows, vocabulary, extension.num_positions)
+    if rows.row_length < extension.num_positions:
+        raise DataError(
+            f"the rows have {rows.row_length} tokens, and the long model {extension.num_positions} positions, of which "
+            "the last would not be trained: prepare rows of that length"
+        )
     num_rows = max(1, round(extension.distillation.batch_tokens / (rows.row_length * rows.mean_fill)))
     recipe = Recipe(extension.seed, num_rows, Masking(), vocabulary.maskable, pad=None)
     return StepBatches(rows, recipe, rank=0, num_processes=1, rows_per_micro_batch=1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Lowest:
+class _LowestLayers:
     """A copy of a model with its lowest layers only; `trained` are their parameters, and the position table."""
 
     objective: MlmObjective
     trained: tuple[nn.Parameter, ...]
 
     @classmethod
-    def of(cls, model: PreTrainedModel, num_layers: int, precision: ComputePrecision) -> "_Lowest":
+    def of(cls, model: PreTrainedModel, num_layers: int, precision: ComputePrecision) -> "_LowestLayers":
         lowest = copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
         cast(nn.Module, lowest).to("cuda" if torch.cuda.is_available() else "cpu")
         layers = layers_of(cast(PreTrainedModel, lowest.base_model))
@@ -128,8 +133,8 @@ class _Lowest:
 class _Run:
     """The training of the student; `tokens` counts those of the steps so far, `errors` has the loss of each."""
 
-    teacher: _Lowest
-    student: _Lowest
+    teacher: _LowestLayers
+    student: _LowestLayers
     num_steps: int
     learning_rate: float
     key: str
@@ -145,16 +150,16 @@ class _Run:
 
     def update(self, batches: StepBatches) -> None:
         """Makes one step: Adam with warm-up and linear decay, on the mean error of the rows."""
-        share = self.step / self.num_steps
-        rate = min(1.0, (share + 1 / self.num_steps) / WARMUP_SHARE) * (1 - share)
+        progress = self.step / self.num_steps
+        rate = min(1.0, (progress + 1 / self.num_steps) / WARMUP_SHARE) * (1 - progress)
         self.adam.param_groups[0]["lr"] = self.learning_rate * rate
         device, error = self.student.trained[0].device, 0.0
         micro_batches = batches[self.step * batches.rows_per_step]
         for micro_batch in micro_batches:
             batch = micro_batch.to(device)
             with torch.no_grad():
-                goal = self.teacher.states(batch)
-            loss = (self.student.states(batch) - goal).square().sum() / goal.square().sum() / len(micro_batches)
+                target = self.teacher.states(batch)
+            loss = (self.student.states(batch) - target).square().sum() / target.square().sum() / len(micro_batches)
             loss.backward()
             error += loss.item()
             self.tokens += batch.num_tokens
@@ -167,6 +172,7 @@ class _Run:
     def save(self, path: Path) -> None:
         """Writes what `load` needs to go on from this step."""
         numbers = {"key": self.key, "step": self.step, "tokens": self.tokens, "errors": self.errors}
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(path) as partial:
             torch.save({**numbers, "trained": self.student.trained, "adam": self.adam.state_dict()}, partial)
 

@@ -119,7 +119,7 @@ def write_extension(
 ) -> ExtensionReport:
     """Writes the base model with more positions, more tokens or both into `folder`, and returns what changed.
 
-    `rows` are those that an extension distils on.
+    `rows` are those to distil on.
 
     The folder is then loaded again. On inputs of up to n of the base model's tokens, the logits of these tokens must
     equal the base model's: bit for bit, or up to rounding if tokens were added. Only an initialisation that changes
@@ -129,12 +129,13 @@ def write_extension(
     check_finite(base.model, source.name)
     long = with_tokens(base, terms.tokens) if terms else base
     trained = table = torch.zeros(0)
+    unfinished = Path(f"{folder}.unfinished")
     if extension:
         trained = position_table_of(base.model, extension.base.name).usable_rows
         table = long_table(base.model, extension)
         long = with_positions(long, table)
         if rows:
-            long, extension = with_distilled_layers(long, base, extension, rows, Path(f"{folder}.unfinished"))
+            long, extension = with_distilled_layers(long, base, extension, rows, unfinished)
             table = position_table_of(long.model).usable_rows
     provenance = Provenance(extension=extension, added_tokens=terms.record if terms else base.provenance.added_tokens)
     with new_folder(folder) as partial:
@@ -151,6 +152,7 @@ def write_extension(
             raise ModelError(
                 f"the long model's logits on short inputs differ from those of the base model by {difference:.2e}"
             )
+    unfinished.unlink(missing_ok=True)
     trained_rms, new_rms = (rows.square().mean().sqrt().item() for rows in (trained, table[len(trained) :]))
     return ExtensionReport(trained_rms, new_rms, difference)
 

@@ -224,17 +224,19 @@ def planned_extension(
         if extension.local_layers is not None:
             check_local_layers(extension.local_layers, config)
         if extension.initialisation == "distilled":
-            check_local_layers(extension.distillation.layers or 1, config, "distillation.layers")
+            layers = extension.distillation.layers
+            setting = "initialisation = distilled" if layers is None else "distillation.layers"
+            check_local_layers(layers or 1, config, setting)
     return extension
 
 
 def check_local_layers(number: int, config: Any, setting: str = "local_layers") -> None:
-    """Raises ModelError unless so many of a model's lowest layers can differ from the others, as `setting` asks."""
+    """Raises ModelError unless the model has at least `number` layers, and does not share weights between them."""
     num_layers = _first(config, *NUM_LAYERS)
     if num_layers is not None and number > num_layers:
         raise ModelError(f"{setting} = {number}, but the model has {counted(num_layers, 'layer')}: set fewer")
     if config.model_type in SHARED_LAYERS:
-        raise ModelError(f"{setting} needs layers with weights of their own, and ALBERT's share theirs: remove it")
+        raise ModelError(f"{setting} needs layers that do not share weights, and ALBERT's do: remove it")
 
 
 def attention_note(recipe: ExtendRecipe, base_positions: int, config: Any) -> str:

@@ -44,8 +44,8 @@ MAX_VARIANTS = 64  # of the compiled kernel: beyond torch's limit of 8, it would
 def use_window(model: PreTrainedModel, window: Window | None) -> None:
     """Makes the model attend within the window, or leaves it as it is if there is none.
 
-    Raises ModelError for a model that cannot: only encoders with a learned position table can, and only those with
-    enough layers of their own can have local ones.
+    Raises ModelError for models other than encoders with a learned position table and, for local layers, for models
+    with too few or shared layers.
     """
     if window is None:
         return

@@ -22,13 +22,13 @@ CONTEXT_VIEWS: dict[ViewName, Colour] = {"base_chunks": "amber", "long_after": "
 GROUPED_BY: dict[Grouping, str] = {
     "position": "position in the row",
     "offset": "tokens into the document",
-    "occurrence": "the token occurs again",
+    "occurrence": "other occurrence of the token",
     "distance": "tokens to its nearest other occurrence",
 }
-OCCURRENCE = {CHUNK: "in its chunk", ROW: "only beyond its chunk", NOWHERE: "nowhere"}
+OCCURRENCE = {CHUNK: "in its chunk", ROW: "only beyond its chunk", NOWHERE: "none"}
 MEANING = (
-    "A masked token occurs again where the same token can be seen at another position of its row, or of its document "
-    "if the long model reads each document by itself. A chunk is what the base model reads at a time."
+    "A masked token has another occurrence if the same token is visible elsewhere in its row, or in its document if "
+    "the long model reads each document by itself. A chunk is what the base model reads at a time."
 )
 
 
@@ -36,7 +36,10 @@ def context_sections(evaluation: Evaluation) -> list[Section]:
     """Returns the tables and the chart of what the longer context gains; none without both accuracies."""
     if not evaluation.gains:
         return []
-    text = f"{context_sentence(evaluation)} {MEANING} All columns are on the same tokens; the gain is paired by row."
+    text = (
+        f"{context_sentence(evaluation)} {MEANING} All columns are on the same tokens; the gain is paired by row, and "
+        "includes adaptation to the corpus."
+    )
     return [
         Section("What the longer context is worth", text, gains_table(evaluation, "occurrence")),
         Section(
@@ -46,24 +49,23 @@ def context_sections(evaluation: Evaluation) -> list[Section]:
         ),
         Section(
             "By offset in the document",
-            "The offset is counted from the start of the document in the row. Part of the gain may be adaptation to "
-            "the corpus.",
+            "The offset is counted from the start of the document in the row.",
             gains_table(evaluation, "offset"),
         ),
     ]
 
 
 def context_sentence(evaluation: Evaluation) -> str:
-    """Returns in words what the longer context gains for tokens that occur again only beyond their chunk."""
+    """Returns in words what the longer context gains for tokens with another occurrence only beyond their chunk."""
     base, long = (evaluation.measured[view].groups["occurrence"] for view in CONTEXT_VIEWS)
     chunks, rows, gain = base[ROW], long[ROW], evaluation.gains["occurrence"][ROW]
     if gain is None or chunks.accuracy is None or rows.accuracy is None:
-        return "Hardly any masked token occurs again only beyond its chunk."
+        return "Hardly any masked token has another occurrence only beyond its chunk."
     share = 100 * rows.num_selected / sum(one.num_selected for one in long.values())
     compared = gain.compared_with(f"the base model's {chunks.accuracy:.2f} % in chunks")
     return (
-        f"Of the tokens that occur again only beyond their chunk ({share:.1f} % of all), the long model predicts "
-        f"{rows.accuracy:.2f} % correctly, {compared}."
+        f"Of the tokens with another occurrence only beyond their chunk ({share:.1f} % of all), the long model "
+        f"predicts {rows.accuracy:.2f} % correctly, {compared}."
     )
 
 
@@ -74,8 +76,8 @@ def context_finding(evaluation: Evaluation) -> str:
         return ""
     base = public_path(evaluation.sources.base)
     return (
-        f"What longer context adds: read in whole rows, the long model is "
-        f"{gain.compared_with(f'the {chunks:.2f} % of {base} in chunks')}."
+        f"On whole rows, the long model is {gain.compared_with(f'the {chunks:.2f} % of {base} in chunks')}; unless "
+        "the base model is a control that read the same text, this includes adaptation to the corpus."
     )
 
 
@@ -121,5 +123,5 @@ def distance_chart(evaluation: Evaluation) -> Chart:
         series,
         "points",
         group_names("distance", *lengths),
-        (border, "the longest distance within a chunk"),
+        (border, "end of a chunk's reach"),
     )

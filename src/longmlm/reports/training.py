@@ -22,7 +22,7 @@ from longmlm.reports.tables import percent
 REFRESH_SECONDS = 5
 RECOVERY = (
     "Accuracy at masked tokens of held-out rows, read whole; the shaded area shows two standard errors. The horizontal "
-    "lines are the base model: base_chunks, and base_cut on the same rows cut to its length, which decides nothing. "
+    "lines are the base model: base_chunks, and base_cut on the same rows cut to its length, shown for reference only. "
     f"{RECOVERED}"
 )
 ACCURACY = "Accuracy at masked tokens of held-out rows; the shaded area shows two standard errors."
@@ -121,7 +121,7 @@ class TrainingPage(AbstractContextManager["TrainingPage"]):
             base = {"base model, in chunks": last.base_chunks_by_occurrence} if last.base_chunks_by_occurrence else {}
             columns = {**base, "long model, whole rows": last.held_out.groups["occurrence"]}
             table = groups_table(columns, "occurrence")
-            sections.append(Section(f"Where the masked token occurs again, step {last.step:,}", MEANING, table))
+            sections.append(Section(f"By other occurrences of the masked token, step {last.step:,}", MEANING, table))
         if last and last.examples:
             sections.append(Section(f"Predictions at masks, step {last.step:,}", PREDICTIONS, last.examples))
         sections.append(Section("This run", "", self.facts))

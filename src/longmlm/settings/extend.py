@@ -1,10 +1,9 @@
 """Settings of the extend stage: how a model gets more positions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from longmlm.settings.pretrain import Precision
 from longmlm.settings.tables import Unused
 
 Initialisation = Literal["hierarchical", "tile", "random", "interpolate", "stretched", "fitted", "distilled"]
@@ -16,6 +15,12 @@ USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some in
 }
 DRAWN = ("random", "fitted", "distilled")  # initialisations that draw random numbers
 SMOOTH_TERMS, NUM_GLOBAL_TOKENS = 4, 1
+
+
+def one_of(names: Sequence[str]) -> str:
+    """Returns names as in "stretched, fitted or distilled"."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def check_window(attention_window: int | None, num_global_tokens: int, local_layers: int | None) -> None:
@@ -36,21 +41,21 @@ def check_window(attention_window: int | None, num_global_tokens: int, local_lay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distillation:
-    """How the lowest layers learn to give with full attention the states that a window gives them."""
+    """How the lowest layers learn to reproduce, with full attention, the hidden states of windowed attention."""
 
     layers: int | None = None
-    """How many layers, counted from the lowest, are trained; by default, half of them."""
+    """How many layers, counted from the lowest, are trained; by default, half of them, rounded up."""
     window: int | None = None
-    """How many tokens on each side a token of the teacher attends to; by default, half as many as the base model has
-    positions: within them, no two tokens have the same one."""
+    """How many tokens on each side a token of the teacher attends to; by default, half of the base model's positions,
+    so that tokens that attend to each other never share a position."""
     num_tokens: int = 150_000
-    """Tokens to train on: training steps without a head, and with the lowest layers only."""
+    """Number of tokens to distil on."""
     batch_tokens: int = 2048
-    """Tokens per step, rounded to whole rows, at least one."""
+    """Tokens per step, rounded to whole rows, at least one row."""
     learning_rate: float = 5e-4
     """Peak of the learning rate, which rises over the first tenth of the steps and falls to zero."""
-    precision: Precision = "auto"
-    """Autocast precision: no (fp32), fp16, bf16, or auto (bf16 if the hardware supports it, else no)."""
+    precision: Literal["auto", "no", "bf16"] = "auto"
+    """Autocast precision: no (fp32), bf16, or auto (bf16 if the hardware supports it, else no)."""
 
     def layers_of(self, num_layers: int) -> int:
         """Returns how many of a model's layers are trained."""
@@ -76,25 +81,28 @@ class ExtendRecipe:
     add_tokens: str | None = None
     """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
     initialisation: Initialisation = "fitted"
-    """How the position table is extended (documentation: The method); interpolate, stretched and fitted change trained
-    rows. Default: fitted; in a pipeline, tile if attention_window is set, hierarchical if mode = generated."""
+    """How the position table is extended (documentation: The method); interpolate, stretched, fitted and distilled
+    change trained rows. Default: fitted; in a pipeline, tile if attention_window is set, hierarchical if mode =
+    generated."""
     alpha: float = 0.4
     """Only for hierarchical: weight of the block; the offset within it has weight 1 - alpha."""
     smooth_terms: int = SMOOTH_TERMS
-    """Only for stretched and fitted: number of cosines (DCT-II) in the smooth, stretched part of the table."""
+    """Only for stretched, fitted and distilled: number of cosines (DCT-II) in the smooth part of the table."""
     distillation: Distillation = Distillation()
     """Only for distilled: the teacher's window and layers, and how much they are trained."""
     mode: PositionMode = "materialized"
     """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
     attention_window: int | None = None
-    """How many tokens on each side a token attends to, for rows of 4096 tokens and more; by default, to all."""
+    """How many tokens on each side a token attends to; by default, to all. Without local_layers, worthwhile for rows of
+    4,096 tokens and more."""
     local_layers: int | None = None
     """Only with attention_window: how many layers, counted from the lowest, attend within it; the others attend to the
     whole row. By default, all layers attend within it."""
     num_global_tokens: int = NUM_GLOBAL_TOKENS
-    """Only with attention_window: how many tokens at the start of a row attend to all tokens, and all to them."""
+    """Only with attention_window: how many tokens at the start of a row attend to all tokens, and all to them. Default:
+    1; in a pipeline, 0 if local_layers is set."""
     seed: int = 0
-    """Seed of random rows, of the fit of fitted ones, and of a new head."""
+    """Seed of random rows, of the fit of fitted ones, of the rows and masks of a distillation, and of a new head."""
     new_head: bool = False
     """Add an untrained MLM head to a model that has none."""
 
@@ -108,7 +116,7 @@ class ExtendRecipe:
             if self.initialisation not in users and getattr(self, item.name) != item.default:
                 raise ValueError(
                     f"{item.name} has no effect with initialisation = {self.initialisation}, only with "
-                    f"{' and '.join(users)}: remove it, or set initialisation"
+                    f"{one_of(users)}: remove it, or set initialisation"
                 )
         if self.mode == "generated" and self.initialisation not in ("hierarchical", "tile"):
             raise ValueError(
@@ -116,7 +124,7 @@ class ExtendRecipe:
             )
         if self.initialisation == "distilled" and self.attention_window is not None:
             raise ValueError(
-                "initialisation = distilled makes a model with full attention from a window of its teacher: remove "
+                "initialisation = distilled trains a model with full attention to imitate a windowed teacher: remove "
                 "attention_window, or set distillation.window"
             )
         check_window(self.attention_window, self.num_global_tokens, self.local_layers)
@@ -130,7 +138,7 @@ class ExtendRecipe:
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""
         if not self.new_head and (self.num_positions is None or self.initialisation not in DRAWN):
-            drawn = " and ".join(DRAWN)
+            drawn = one_of(DRAWN)
             where = f"with initialisation = {self.initialisation}" if self.num_positions else "without num_positions"
             reason = f"{where}, since nothing is random (only initialisation = {drawn}, or new_head): remove it"
             yield ("seed",), reason
@@ -156,14 +164,16 @@ class ExtendConfig:
     revision: str | None = None
     """Branch, tag or commit of a model on the hub."""
     rows: str | None = None
-    """Only for initialisation = distilled: folder of packed rows, or hf:OWNER/NAME[@REVISION], to distill on."""
+    """Only for initialisation = distilled: folder of packed rows, or hf:OWNER/NAME[@REVISION], to distil on."""
 
     def __post_init__(self) -> None:
         is_distilled = self.recipe.initialisation == "distilled"
+        if self.rows is not None and not is_distilled:
+            raise ValueError("rows has no effect without initialisation = distilled: remove it")
         if is_distilled and self.rows is None:
             raise ValueError("initialisation = distilled needs rows: name packed rows, or set another initialisation")
         if is_distilled and self.recipe.add_tokens is not None:
             raise ValueError(
-                "initialisation = distilled reads rows, which have none of the tokens that add_tokens adds: add tokens "
-                "first, in an extension without num_positions"
+                "initialisation = distilled cannot be combined with add_tokens, because the packed rows contain none "
+                "of the new tokens: first add them, in an extension without num_positions"
             )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
@@ -109,8 +109,8 @@ class ResolvedPipeline(Pipeline):
         first = {"prepare": self.prepare} if self.extend and self.extend.rows is not None else {}
         stages = first | {"extend": self.extend, "prepare": self.prepare, "pretrain": self.pretrain}
         stages |= {"evaluate": self.evaluate, "release": self.release}
-        names = get_args(StageName)[: get_args(StageName).index(self.until) + 1]
-        return {name: config for name, config in stages.items() if config is not None and name in names}
+        names = [*stages][: [*stages].index(self.until) + 1]
+        return {name: config for name in names if (config := stages[name]) is not None}
 
 
 def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
@@ -134,7 +134,7 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     title = _name_of(base.model or base.output)
     tables: dict[str, Table] = {
         "prepare": {"recipe": {"held_out_fraction": 0.05}},
-        "extend": {"recipe": _extension(table_at(given, "extend", "recipe"))},
+        "extend": {"recipe": _extension(table_at(given, "extend", "recipe"), base.length)},
         "pretrain": {
             "recipe": {
                 "num_steps": num_steps,
@@ -160,7 +160,7 @@ def _name_of(model: str) -> str:
     return (path.parent.name if is_result else "") or path.name
 
 
-def _extension(recipe: Table) -> Table:
+def _extension(recipe: Table, length: int) -> Table:
     """Returns the recommended initialisation: within a window, repeated positions are never seen together.
 
     Layers that attend to the whole row make global tokens superfluous.
@@ -169,7 +169,9 @@ def _extension(recipe: Table) -> Table:
         return {"initialisation": "hierarchical"}
     if recipe.get("attention_window") is None:
         return {"initialisation": "fitted"}
-    return {"initialisation": "tile", **({"num_global_tokens": 0} if recipe.get("local_layers") else {})}
+    window = recipe["attention_window"]
+    is_local = bool(recipe.get("local_layers")) and isinstance(window, int) and window < length
+    return {"initialisation": "tile", **({"num_global_tokens": 0} if is_local else {})}
 
 
 def followers(base: Pipeline, tables: Mapping[str, Any]) -> Iterator[Follower]:

@@ -120,6 +120,7 @@ def run_stage(config: ResolvedPipeline, name: str, label: str, *options: str) ->
     code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE), *options], environment)
     if signal_name:
         resumption = {"prepare": RESUMES, "pretrain": RESUMES_FROM_CHECKPOINT}
+        resumption |= {"extend": RESUMES} if config.extend and config.extend.rows else {}
         what_follows = (
             f"{RESUMES} from there" if code == 0 else resumption.get(name, f"the same command starts {name} over")
         )
