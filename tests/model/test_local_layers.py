@@ -123,3 +123,10 @@ def test_copies_keep_their_local_layers() -> None:
 def test_more_local_layers_than_the_model_has_are_refused() -> None:
     with pytest.raises(ModelError, match="local_layers = 3, but the model has 2 layers: set fewer"):
         use_window(tiny_model("roberta", 1), Window(3, 1, 3))
+
+
+def test_a_window_that_transformers_does_not_set_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("roberta", 1)
+    monkeypatch.setattr(type(model), "_can_set_attn_implementation", classmethod(lambda _: False))
+    with pytest.raises(ModelError, match="transformers cannot change the attention of this RobertaForMaskedLM"):
+        use_window(model, WINDOW)

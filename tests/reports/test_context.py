@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.artifacts.accuracy import CHUNK, NOWHERE, ROW, Difference
+from longmlm.artifacts.accuracy import CHUNK, ROW, Difference
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.reports.context import (
     context_finding,
@@ -65,9 +65,9 @@ def test_the_sentence_says_what_is_gained_where_the_token_occurs_only_beyond_its
 def test_what_longer_context_adds_is_said_with_its_error_and_the_base_model() -> None:
     gain = FULL.recovery
     expected = (
-        f"On whole rows, the long model is 2.50 ± {gain.standard_error:.2f} points above the 29.00 % of b in chunks; "
+        f"On whole rows, the long model is 2.50 ± {gain.standard_error:.2f} points above the 29.00 % of b in chunks."
     )
-    assert context_finding(FULL).startswith(f"{expected}unless the base model is a control")
+    assert context_finding(FULL).startswith(f"{expected} This includes adaptation to the corpus, unless")
     assert context_finding(replace(FULL, measured={})) == ""
 
 
@@ -84,7 +84,7 @@ def test_the_page_has_sentence_tables_and_chart_after_training_only(tmp_path: Pa
 def test_the_chart_has_both_accuracies_by_distance_and_a_border_where_chunks_end() -> None:
     chart = distance_chart(FULL)
     assert [series.name for series in chart.series] == ["base_chunks", "long_after"]
-    assert [*chart.ticks] == ["1", "2–3", "4–7", "8–13", "14–31", "32–39", NOWHERE]
+    assert [*chart.ticks] == ["1", "2–3", "4–7", "8–13", "14–31", "32–39", "none"]
     for series, accuracy in zip(chart.series, (29.0, 31.5), strict=True):
         assert [*series.x] == [0, 1, 2, 3, 4, 5]  # no token is in the last group
         assert [*series.values] == [accuracy - 2 * at for at in range(6)]

@@ -48,9 +48,9 @@ class EvaluationMetrics(Artifact):
     """Held-out accuracy at a step, of whole rows, per block and by source; that on pairs, if they are trained.
 
     `base_chunks` is the accuracy to recover, that of the base model on the same tokens in chunks of its length, and
-    `recovery` the accuracy minus it, paired by row; `base_cut` is that on rows cut to its length, which decides
-    nothing. Without a base model, they are None or empty. `recovered_at_step` is the first
-    of two evaluations in a row that have recovered, from the second one on.
+    `recovery` the accuracy minus it, paired by row; `base_cut` is that on rows cut to its length, for reference only.
+    Without a base model, they are None or empty. `recovered_at_step` is the step of the first of two consecutive
+    evaluations that show that the run has recovered; it is set at the second.
     """
 
     REMEDY: ClassVar[str] = "train again, in another run folder"

@@ -90,7 +90,7 @@ def compare(
         precision=precision,
         sources=sources,
         measured={name: sums.measured for name, sums in found.items()},
-        gains=found["long_after"].gains_over(found["base_chunks"]) if "long_after_cut" in found else {},
+        gains=found["long_after"].gains_over(found["base_chunks"]) if {"long_after", "base_chunks"} <= {*found} else {},
         curve=curve,
         examples=tuple(examples),
         isolated=tuple(name for name, subject in subjects.items() if subject.objective.isolates_documents),

@@ -4,13 +4,13 @@ A view is the whole row, its start cut to the base model's length, or all of it 
 10 tokens and a base model of 5 positions: the cut has tokens 0 to 3 and a separator; the chunks have the content
 tokens 1 to 3, 4 to 6 and 7 to 8, each between both special tokens.
 
-Selected tokens are grouped by position, by offset in their document, by where they occur again, and by the distance.
-A token *occurs again* where the same token stands at another position of the row and the model sees it there: it was
-not replaced by the mask token or a random one. Special tokens are never selected. A selected token is in one group:
+Selected tokens are grouped by position, by offset in their document, by where else they occur, and by the distance. A
+token has *another occurrence* where the same token is visible at another position of the row: it was not replaced there
+by the mask token or a random one. Special tokens are never selected. A selected token is in one group:
 
-- chunk: it occurs again in its chunk of the base model (`chunks`);
-- row: it occurs again in the row, but not in its chunk, so that only a longer model sees it;
-- nowhere: it does not occur again.
+- chunk: it has another occurrence in its chunk of the base model (`chunks`);
+- row: it has one in the row, but none in its chunk, so that only a longer model sees it;
+- nowhere: it has none.
 
 Its distance is that to the nearest of all its other occurrences. For example, a base model of 6 positions reads chunks
 of 4 tokens; the tokens in brackets are selected, and all of them are replaced by the mask token:
@@ -21,9 +21,9 @@ of 4 tokens; the tokens in brackets are selected, and all of them are replaced b
     A: chunk, distance 2           D: row, distance 6           C: row, distance 4           B: row, distance 3
     both E: nowhere, since each of them hides the other
 
-If the long model reads each document of a row by itself, only the token's own document counts: a token that occurs
-again in another document only is in `nowhere`, even if the base model sees both in one chunk. The groups then say what
-the long model can use, for every model that is measured.
+If the long model reads each document of a row by itself, only the token's own document counts: a token whose other
+occurrences are all in other documents is in `nowhere`, even if the base model sees both in one chunk. The groups then
+say what the long model can use, for every model that is measured.
 """
 
 import functools

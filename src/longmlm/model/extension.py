@@ -119,8 +119,7 @@ def write_extension(
 ) -> ExtensionReport:
     """Writes the base model with more positions, more tokens or both into `folder`, and returns what changed.
 
-    `rows` are those to distil on.
-
+    With `rows`, the lowest layers are distilled on them; until the folder is complete, a file beside it keeps the work.
     The folder is then loaded again. On inputs of up to n of the base model's tokens, the logits of these tokens must
     equal the base model's: bit for bit, or up to rounding if tokens were added. Only an initialisation that changes
     trained rows is exempt. Raises ModelError if they differ, or if the base has NaNs; then nothing is left on disk.

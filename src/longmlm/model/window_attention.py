@@ -62,6 +62,11 @@ def use_window(model: PreTrainedModel, window: Window | None) -> None:
     AttentionInterface.register(name, functools.partial(window_attention, window=window))
     AttentionMaskInterface.register(name, _padding_mask)
     model.set_attn_implementation(name)
+    if attention_name(model) != name:  # transformers only warns
+        raise ModelError(
+            f"transformers cannot change the attention of this {type(model).__name__}, and the model needs a window: "
+            "install transformers anew, with its source files"
+        )
 
 
 def _padding_mask(*, attention_mask: Tensor | None, **_: object) -> Tensor | None:

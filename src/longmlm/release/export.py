@@ -139,7 +139,7 @@ def as_longformer(model: PreTrainedModel, window: Window, auto_class: Any = Auto
 
 
 def longformer_widths(window: Window, num_layers: int, num_positions: int) -> list[int]:
-    """Returns Longformer's attention_window, how many tokens a layer's window has besides the token itself.
+    """Returns Longformer's attention_window: for each layer, the width of its window, both sides together.
 
     Longformer pads rows to a multiple of the widest window, which every window must divide. For a window of 256 on each
     side in the lower 3 of 6 layers, and 1,200 positions: 512 512 512 2560 2560 2560, where 2560 covers any row.

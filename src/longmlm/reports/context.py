@@ -1,4 +1,4 @@
-"""What the longer context is worth: accuracies in chunks and in whole rows, by where a masked token occurs again."""
+"""What the longer context is worth: accuracies in chunks and in whole rows, by where else a masked token occurs."""
 
 from collections.abc import Mapping
 
@@ -76,8 +76,8 @@ def context_finding(evaluation: Evaluation) -> str:
         return ""
     base = public_path(evaluation.sources.base)
     return (
-        f"On whole rows, the long model is {gain.compared_with(f'the {chunks:.2f} % of {base} in chunks')}; unless "
-        "the base model is a control that read the same text, this includes adaptation to the corpus."
+        f"On whole rows, the long model is {gain.compared_with(f'the {chunks:.2f} % of {base} in chunks')}. This "
+        "includes adaptation to the corpus, unless that model was trained on the same text."
     )
 
 
@@ -122,6 +122,6 @@ def distance_chart(evaluation: Evaluation) -> Chart:
         (GROUPED_BY["distance"], "accuracy (%)"),
         series,
         "points",
-        group_names("distance", *lengths),
+        [OCCURRENCE.get(name, name) for name in group_names("distance", *lengths)],
         (border, "end of a chunk's reach"),
     )

@@ -57,7 +57,7 @@ class EvaluationStoppedError(Exception):
 def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     """Returns the progress in the checkpoint, with optimizer and generators restored, or the start of a new run.
 
-    A new run first measures its base model, whose accuracy it is to recover, and the model as it starts.
+    A new run first measures its base model, which sets the accuracy to recover, and then its own model.
     """
     if resumed_from is None:
         _prepare_folder(task, run, None)
