@@ -46,6 +46,7 @@ def test_extend_records_the_window_and_writes_the_weights_of_full_attention(
     code, said, warned = run_here(ExtendConfig, extend, config)
     assert (code, warned) == (0, "")
     assert f"attention: 3 tokens on each side{words}, 1 global" in said
+    assert ("a Longformer that pads every text to 80 tokens or more" in said) == (words == " in the lowest layer")
     assert "largest difference of a logit on inputs of up to 16 tokens: 0.0\n" in said
     extension = read_provenance(tmp_path / "long").extension
     assert Window.of(extension) == Window(3, 1, local_layers.get("local_layers"))

@@ -13,6 +13,7 @@ from longmlm.model.extension import ExtensionReport, write_extension
 from longmlm.model.families import attention_note, longformer_problem, planned_extension
 from longmlm.model.loading import load_model
 from longmlm.model.terms import read_terms
+from longmlm.model.window import Window
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 
 
@@ -51,10 +52,15 @@ def describe_extension(
         print(f"alpha = {extension.alpha} is above 0.5: a position's block outweighs its offset within the block")
     kind = f"{extension.description}, {extension.mode}"
     print(f"positions: {extension.base_positions} -> {extension.num_positions}, {kind}")
-    if extension.attention:
+    if extension.attention and (window := Window.of(extension)):
         print(f"attention: {extension.attention}")
         if problem := longformer_problem(base):
             print(f"release cannot write this model unless its window covers all positions: {problem}")
+        elif extension.local_layers in range(1, base.num_hidden_layers) and not window.covers(extension.num_positions):
+            print(
+                f"release writes a Longformer that pads every text to {2 * extension.num_positions:,} tokens or more, "
+                "and is many times slower than full attention: for fast inference, set initialisation = distilled"
+            )
     if note := attention_note(recipe, extension.base_positions, base):
         print(note)
     print(f"root mean square of position rows: trained {report.trained_rows_rms:.4f}, new {report.new_rows_rms:.4f}")
