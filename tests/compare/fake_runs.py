@@ -11,6 +11,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Accuracy, Measured
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, MetricsFile
+from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.compare import command, planned
 from longmlm.compare.command import compare
@@ -42,13 +43,14 @@ def trained_with(pipeline: ResolvedPipeline) -> object:
 class FakeRuns:
     """Runs a pipeline in no time; refuses changed settings as `longmlm run` does.
 
-    `started` are the pipelines that were trained. `failures` returns the error of a pipeline that fails, or nothing;
-    the training that would start as number `stopped_at` is stopped by SIGTERM.
+    `started` are the pipelines that were trained, `provenance` that of their long models. `failures` returns the error
+    of a pipeline that fails, or nothing; the training that would start as number `stopped_at` is stopped by SIGTERM.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: list[ResolvedPipeline] = []
         self.rows = "of the text"
+        self.provenance = Provenance()
         self.failures: Callable[[ResolvedPipeline], str] = lambda _: ""
         self.stopped_at: int | None = None
         monkeypatch.setattr("longmlm.runtime.trials.run_child", self.run_child)
@@ -95,6 +97,7 @@ class FakeRuns:
         for name in ("run/checkpoints", "long", "evaluation"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "long" / "model.safetensors").touch()
+        artifact.write(folder / "long" / Provenance.FILE, self.provenance)
         (folder / "run" / "made").write_text(repr(trained_with(pipeline)), encoding="utf-8")
         (folder / "run" / METRICS_FILE).unlink(missing_ok=True)
         for step, accuracy in ((0, 10.0), (steps, accuracy_after(pipeline))):

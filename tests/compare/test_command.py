@@ -1,13 +1,16 @@
 """Which trials of a comparison run, are resumed, skipped, made anew and reported. No trial is really trained."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from longmlm.artifacts.provenance import Distilled, Extension, ModelSource, Provenance
 from longmlm.compare import command
 from longmlm.errors import ConfigError, TrainingError
+from longmlm.settings.extend import ExtendRecipe
 from longmlm.settings.pipeline import ResolvedPipeline
 from tests.compare.fake_runs import FakeRuns, best_file, compared, settings
 from tests.support.prepare_settings import written
@@ -61,6 +64,18 @@ def test_all_combinations_run_with_one_seed_and_the_best_with_the_others(mine: s
     assert {pipeline.until for pipeline in runs.started} == {"pretrain"}
     assert len(comparison.trials) == 12
     assert [arm.name for arm in comparison.arms()] == ["tile", "hierarchical"]
+
+
+def test_tokens_count_from_the_start_of_a_distillation(mine: str, runs: FakeRuns) -> None:
+    distilled = Distilled(
+        layers=1, window=8, precision="no", tokens=5000, flop_share=2 / 3, rows_sha256="", relative_error=0.1
+    )
+    recipe = ExtendRecipe(num_positions=64, initialisation="distilled")
+    extension = Extension.of(recipe, ModelSource(name="owner/base"), 16)
+    runs.provenance = Provenance(extension=replace(extension, distilled=distilled))
+    (trial, *_) = compared(mine).trials
+    assert [line.tokens for line in trial.curve] == [5000, 5000 + 64 * 100]
+    assert (trial.base_positions, trial.distilled) == (16, distilled)
 
 
 def test_the_best_arm_becomes_a_pipeline_file(mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from longmlm.artifacts.accuracy import Accuracy, Difference, Measured
 from longmlm.artifacts.metrics import EvaluationMetrics
+from longmlm.artifacts.provenance import Distilled
 from longmlm.compare.comparison import Arm, Comparison, FailedTrial, Trial
 from longmlm.compare.page import (
     BLOCKS_PICTURE,
@@ -179,6 +180,21 @@ def test_blocks_are_named_by_their_positions_as_in_an_evaluation(comparison: Com
     comparison = replace(comparison, trials=trials)
     assert blocks_table(comparison).header == ["arm", *names]
     assert [*blocks_chart(comparison).ticks] == names
+
+
+def test_the_tokens_and_the_work_of_a_distillation_are_named(comparison: Comparison) -> None:
+    assert "distillation" not in comparison_page(comparison, "longmlm compare")
+    distilled = Distilled(
+        layers=3, window=32, precision="no", tokens=150_000, flop_share=2 / 3, rows_sha256="", relative_error=0.1
+    )
+    plain, *others = comparison.trials
+    shown = comparison_page(
+        replace(comparison, trials=(replace(plain, distilled=distilled), *others)), "longmlm compare"
+    )
+    assert (
+        "Tokens count those of a distillation before training: plain 0.15 M tokens, each with at most 0.67 times the "
+        "FLOP of a trained one." in shown
+    )
 
 
 def test_blocks_without_a_token_have_no_number(comparison: Comparison) -> None:

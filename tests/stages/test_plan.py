@@ -21,6 +21,7 @@ from longmlm.model.window import Window
 from longmlm.model.window_attention import window_of
 from longmlm.planning import command as stage
 from longmlm.planning.command import plan
+from longmlm.planning.estimate import prepare_time
 from longmlm.planning.size import CorpusSize, estimated_rows
 from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.prepare import PrepareConfig
@@ -61,6 +62,13 @@ def test_every_line_is_exact_or_an_estimate_and_nothing_is_written(planned, tmp_
         r"\(1,000 tokens/s on this CPU, \d+ threads?, measured now\); prepare 0.0 min \(1 w", lines["time"][1]
     )
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+
+
+def test_the_time_of_a_distillation_is_planned(planned):
+    assert "distillation" not in planned()["time"][1]
+    options = "--extend.recipe.initialisation", "distilled", "--extend.recipe.distillation.num-tokens", "900000"
+    # 1 of 2 layers: 4 passes of a layer, of the 6 of training: 900,000 * 4 / 6 tokens at 1,000 tokens/s
+    assert "measured now); distillation 10.0 min in one process; prepare" in planned(*options)["time"][1]
 
 
 def test_plan_and_prepare_name_text_that_the_tokenizer_does_not_know(planned, tmp_path, capsys):
@@ -106,12 +114,12 @@ def test_the_time_of_prepare_follows_from_encoder_workers_and_the_search_for_cop
 ):
     config = parse(PlanConfig, ["--model", "m", "--corpus", "x", "--length", "512", "--output", "o", *options.split()])
     corpus, rows = CorpusSize(1, 4 * 10**9, 4 * 10**9, (10**9,)), estimated_rows((10**9,), config.prepare.recipe)
-    said = stage._prepare(config, corpus, rows, vocabulary)
+    said = prepare_time(config, corpus, rows, vocabulary)
     assert said.startswith(expected) and ("after a search" in said) == (config.prepare.recipe.sought != "keep")
-    assert stage._prepare(config, corpus, replace(rows, is_exact=True), vocabulary) == "prepare is done"
+    assert prepare_time(config, corpus, replace(rows, is_exact=True), vocabulary) == "prepare is done"
     monkeypatch.setitem(sys.modules, "gigatoken", None)
-    assert "250,000 tokens/s each with tokenizers" in stage._prepare(config, corpus, rows, vocabulary)
-    assert "250,000 tokens/s each with tokenizers" in stage._prepare(config, corpus, rows, None)
+    assert "250,000 tokens/s each with tokenizers" in prepare_time(config, corpus, rows, vocabulary)
+    assert "250,000 tokens/s each with tokenizers" in prepare_time(config, corpus, rows, None)
 
 
 def test_rows_are_estimated_from_the_text_and_not_from_the_size_of_its_files(world, vocabulary, tmp_path):

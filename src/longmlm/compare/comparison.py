@@ -15,6 +15,7 @@ from longmlm.artifacts.accuracy import Difference, Measured, block_names, first_
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.evaluation import ViewName
 from longmlm.artifacts.metrics import EvaluationMetrics
+from longmlm.artifacts.provenance import Distilled
 from longmlm.runtime.trials import trial_name
 from longmlm.settings.masking import HeldOut
 
@@ -27,7 +28,7 @@ class Trial:
     """One run: its arm, the values tried for searched settings, and its evaluations, the first before training.
 
     `measured` is what the evaluate stage found; empty if the trial ended with pretrain. `base_positions` are those of a
-    block; None for a model that was not extended.
+    block; None for a model that was not extended. The tokens of `curve` start with those of a distillation.
     """
 
     arm: str
@@ -36,6 +37,7 @@ class Trial:
     curve: tuple[EvaluationMetrics, ...]
     rows_sha256: str = ""
     base_positions: int | None = None
+    distilled: Distilled | None = None
     held_out: HeldOut = field(default_factory=HeldOut)
     measured: dict[ViewName, Measured] = field(default_factory=dict)
 

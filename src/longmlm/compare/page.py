@@ -232,7 +232,7 @@ def _arms_text(comparison: Comparison) -> str:
         "seeds ± standard deviation (SD) over seeds. The difference "
         f"to the baseline, {comparison.baseline}, is paired by row and seed; its standard error (SE) covers the choice "
         f"of held-out rows and, with two or more seeds, the variation between seeds. {RECOVERED}"
-        f"{_shared_base(comparison)}"
+        f"{_shared_base(comparison)}{_distillations(comparison)}"
     )
     if control := comparison.control_trials():
         gain = _mean([accuracy_of(trial.after) - accuracy_of(trial.before) for trial in control])
@@ -241,6 +241,17 @@ def _arms_text(comparison: Comparison) -> str:
             f"tokens at its own length, {signed(f'{gain:+.2f}')} points in the end. A loss does not lower it."
         )
     return text
+
+
+def _distillations(comparison: Comparison) -> str:
+    """Returns in a sentence how many of the tokens were those of distillations, and their FLOP."""
+    found = {trial.arm: trial.distilled for arm in comparison.arms() for trial in arm.trials if trial.distilled}
+    parts = (
+        f"{name} {_tokens(float(distilled.tokens))} M tokens, each with at most {distilled.flop_share:.2f} times"
+        for name, distilled in found.items()
+    )
+    each = ", ".join(parts)
+    return each and f" Tokens count those of a distillation before training: {each} the FLOP of a trained one."
 
 
 def _shared_base(comparison: Comparison) -> str:

@@ -59,7 +59,8 @@ def distill(
     tokenizer or length.
     """
     recipe, precision = extension.distillation, resolved_precision(extension.distillation.precision)
-    layers = recipe.layers_of(student.model.config.num_hidden_layers)
+    num_layers = student.model.config.num_hidden_layers
+    layers = recipe.layers_of(num_layers)
     window = recipe.window_of(extension.base_positions)
     batches = _batches(student, extension, rows)
     tokens_per_step = batches.rows_per_step * rows.row_length * rows.mean_fill
@@ -87,6 +88,7 @@ def distill(
         window=window,
         precision=precision,
         tokens=run.tokens,
+        flop_share=recipe.flop_share(num_layers),
         rows_sha256=rows.sha256,
         relative_error=sum(errors) / len(errors),
     )

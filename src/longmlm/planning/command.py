@@ -9,7 +9,7 @@ from longmlm.artifacts.provenance import ModelSource
 from longmlm.artifacts.rows import RowsManifest, check_rows_fit_positions, read_rows_manifest
 from longmlm.data.corpus import Document, document_of, plan_slices
 from longmlm.data.disk import REMEDY, Sizes, result_bytes, shortage
-from longmlm.data.encoding import library_of, tokenized
+from longmlm.data.encoding import tokenized
 from longmlm.data.engine import check_splits
 from longmlm.data.files import left_out
 from longmlm.data.notes import markup_note, rows_notes, sampled_texts, unknown_notes
@@ -32,7 +32,7 @@ from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.terms import read_terms
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
-from longmlm.planning.estimate import Machine, TrainingPlan, training_plan
+from longmlm.planning.estimate import Machine, TrainingPlan, distillation_time, duration, prepare_time, training_plan
 from longmlm.planning.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size, sampled_rows
 from longmlm.planning.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second
 from longmlm.runnable import machine_notes, training_processes
@@ -42,10 +42,6 @@ from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.results import result_of
 from longmlm.training.run_folder import model_or_best_checkpoint
 
-# Assumed of one CPU. Measured on an AMD EPYC: 163,000 to 400,000 tokens of English with tokenizers, 736,000 with
-# gigatoken; 65 MB of text in the search for exact copies, 18 MB in that for near ones.
-PREPARED_TOKENS, PREPARED_TOKENS_FAST = 250_000, 700_000
-SURVEYED_BYTES = {"exact": 65_000_000, "near": 18_000_000}
 MAX_EPOCHS = 40  # beyond which repeated text hardly lowers the loss: Muennighoff et al. 2023, arXiv:2305.16264
 TOKENS_OF_SAMPLE = 4096  # of which 15 % are masked: enough to tell a trained head from another one
 
@@ -82,7 +78,15 @@ def plan(config: PlanConfig) -> None:
         *([("sources", kind, _sources(training))] if len(training.seen) > 1 else []),
         ("memory", "estimate", _memory(training, cost, machine)),
         ("disk", "estimate", _disk(config, Sizes(model.num_parameters(), model.config.vocab_size, rows.num_tokens))),
-        ("time", "estimate", _time(training, machine, _prepare(config, corpus, rows, vocabulary))),
+        (
+            "time",
+            "estimate",
+            _time(
+                training,
+                machine,
+                distillation_time(config, model, machine) + prepare_time(config, corpus, rows, vocabulary),
+            ),
+        ),
     ):
         print(f"{name:8}{known:10}{text}")
     extend = None if recipe.pairs else config.extend  # a model with a window cannot learn pairs
@@ -145,29 +149,7 @@ def _disk(config: PlanConfig, sizes: Sizes) -> str:
 
 def _time(training: TrainingPlan, machine: Machine, prepare: str) -> str:
     about = f"{machine.tokens_per_second:,.0f} tokens/s on {machine.name}, {machine.speed_source}"
-    return f"training {_duration(3600 * training.hours)} with its evaluations ({about}); {prepare}"
-
-
-def _prepare(config: PlanConfig, corpus: CorpusSize, rows: RowsSize, vocabulary: Vocabulary | None) -> str:
-    """Returns how long prepare takes, and what that follows from."""
-    recipe, runtime = config.prepare.recipe, config.prepare.runtime
-    if rows.is_exact:
-        return "prepare is done"
-    is_fast = vocabulary is not None and runtime.encoder == "auto" and recipe.words is None
-    library = library_of(vocabulary.tokenizer) if vocabulary and is_fast else "tokenizers"
-    speed = PREPARED_TOKENS if library == "tokenizers" else PREPARED_TOKENS_FAST
-    seconds, basis = rows.num_tokens / speed, f"an assumed {speed:,} tokens/s each with {library}"
-    if recipe.sought != "keep":
-        seconds += corpus.text_bytes / SURVEYED_BYTES[recipe.sought]
-        basis += f", after a search for {recipe.sought} copies"
-    if runtime.executor == "ray" and runtime.num_workers is None:
-        return f"prepare {_duration(seconds)} divided by the CPUs of the Ray cluster ({basis})"
-    num_workers = min(runtime.num_workers or 1, -(-corpus.text_bytes // recipe.slice_bytes))
-    return f"prepare {_duration(seconds / num_workers)} ({counted(num_workers, 'worker')}, {basis})"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"  # noqa: PLR2004 - an hour
+    return f"training {duration(3600 * training.hours)} with its evaluations ({about}); {prepare}"
 
 
 def check_terms(config: PlanConfig) -> None:

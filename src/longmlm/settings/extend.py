@@ -61,6 +61,14 @@ class Distillation:
         """Returns how many of a model's layers are trained."""
         return self.layers or -(-num_layers // 2)
 
+    def flop_share(self, num_layers: int) -> float:
+        """Returns the FLOP of a distilled token divided by those of a trained one, rounded up.
+
+        Of k layers, the student runs forward and backward and the teacher forward: 4 k passes of a layer. Training has
+        3 of each layer, and the head's, which are not counted: with 3 of 6 layers, 12 / 18.
+        """
+        return 4 * self.layers_of(num_layers) / (3 * num_layers)
+
     def window_of(self, base_positions: int) -> int:
         """Returns the window of a teacher with so many trained positions."""
         return self.window or max(1, base_positions // 2)
