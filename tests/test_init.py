@@ -12,11 +12,13 @@ import pytest
 from transformers import AutoModel
 
 from longmlm.artifacts.evaluation import Evaluation
-from longmlm.errors import UserError
+from longmlm.config import parse
+from longmlm.errors import ModelError, UserError
 from longmlm.hubs.weight_names import weight_names
+from longmlm.inputs import check_inputs
 from longmlm.model import families
 from longmlm.pipeline_files import ModelFacts, init, model_facts
-from longmlm.settings.pipeline import Pipeline
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline
 from tests.support.commands import command
 from tests.support.extras import sentence_folder
 from tests.support.families import NUM_POSITIONS, demo_texts
@@ -34,6 +36,7 @@ SHORT = (
     "--pretrain.runtime.num-threads",
     "1",
 )
+DISTILLED = ("--extend.recipe.distillation.num-tokens", "200", "--extend.recipe.distillation.precision", "no")
 SMALL = ("--pretrain.recipe.held-out.max-rows", "8", "--prepare.recipe.held-out-fraction", "0.25")
 
 
@@ -79,6 +82,17 @@ def test_a_model_without_a_head_gets_the_lines_for_a_new_one(folder: Path, exten
     comment = f"# sentences is a sentence encoder without an MLM head. It can be extended to {length} positions"
     assert (comment in printed) == extension
     assert "new_head" not in init(["--model", "bert", "--corpus", "text.jsonl", "--length", "40"])
+
+
+def test_an_albert_whose_layers_share_weights_is_extended_without_a_distillation(folder: Path) -> None:
+    options = "--corpus", "text.jsonl", "--length", "40"
+    tiny_folder(folder / "albert", "albert", 0)
+    assert tomllib.loads(init(["--model", "albert", *options]))["extend"] == {"recipe": {"initialisation": "fitted"}}
+    printed = init(["--model", "bert", *options])
+    assert '#initialisation = "distilled"' in printed and tomllib.loads(printed)["extend"] == {"recipe": {}}
+    pipeline = parse(ResolvedPipeline, ["--model", "albert", *options, "--output", "out"])
+    with pytest.raises(ModelError, match=r"share weights: set extend\.recipe\.initialisation to fitted"):
+        check_inputs(pipeline)
 
 
 def test_release_and_licence_stand_in_the_file(folder: Path) -> None:
@@ -156,6 +170,7 @@ def test_the_file_of_a_bert_runs_to_its_release(folder: Path, command: Callable[
         "mine.toml",
         *SHORT,
         *SMALL,
+        *DISTILLED,
         "--release.recipe.allow-unrecovered",
         "--evaluate.recipe.held-out.max-rows",
         8,
@@ -181,6 +196,7 @@ def test_the_two_files_of_a_sentence_encoder_run_to_their_releases(folder: Path,
         "long.toml",
         *SHORT,
         *SMALL,
+        *DISTILLED,
         "--release.recipe.allow-unrecovered",
         "--evaluate.recipe.held-out.max-rows",
         8,

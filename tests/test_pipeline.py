@@ -54,7 +54,7 @@ def refusal(*arguments: str, kind: type = ResolvedPipeline) -> str:
 
 def test_every_stage_follows_from_four_keys(mine: str) -> None:
     pipeline = resolved(mine)
-    assert list(pipeline.stages) == ["extend", "prepare", "pretrain", "evaluate", "release"]
+    assert list(pipeline.stages) == ["prepare", "extend", "pretrain", "evaluate", "release"]
     prepare, extend, pretrain = pipeline.prepare, pipeline.extend, pipeline.pretrain
     assert prepare.recipe.sources == (Source(files=("docs/*.jsonl", "more.txt")),)
     assert (prepare.output, prepare.recipe.tokenizer, prepare.recipe.row_length) == (
@@ -63,6 +63,7 @@ def test_every_stage_follows_from_four_keys(mine: str) -> None:
         1536,
     )
     assert (extend.base, extend.output, extend.recipe.num_positions) == ("owner/base", "out/mine/long", 1536)
+    assert (extend.recipe.initialisation, extend.rows) == ("distilled", "out/mine/rows")
     assert (pretrain.run, pretrain.rows, pretrain.start.checkpoint) == (
         "out/mine/run",
         "out/mine/rows",
@@ -95,7 +96,13 @@ def test_derived_values_follow_what_the_user_sets(mine: str) -> None:
     assert pipeline.extend.recipe.num_positions == pipeline.prepare.recipe.row_length == 2048
     assert pipeline.pretrain.recipe.batch_tokens == 64 * 2048
     assert (pipeline.pretrain.recipe.warmup_steps, pipeline.pretrain.runtime.save_every_steps) == (5, 8)
-    for option, expected in (("mode=generated", "hierarchical"), ("attention-window=64", "tile")):
+    chosen = (
+        ("mode=generated", "hierarchical"),
+        ("attention-window=64", "tile"),
+        ("add-tokens=terms.txt", "fitted"),
+        ("initialisation=fitted", "fitted"),
+    )
+    for option, expected in chosen:
         assert resolved(mine, f"--extend.recipe.{option}").extend.recipe.initialisation == expected
     stage = parse(PretrainConfig, [mine, "--recipe.num-steps", "100"])
     assert (stage.recipe, stage.runtime) == (

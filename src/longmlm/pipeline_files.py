@@ -22,7 +22,7 @@ from longmlm.hubs.model_files import MODULES
 from longmlm.hubs.models import commit_of, config_of_model, file_of_model
 from longmlm.hubs.weight_names import weight_names
 from longmlm.inputs import positions_of
-from longmlm.model.families import attention_note, has_head, planned_extension
+from longmlm.model.families import attention_note, has_head, planned_extension, shares_layers
 from longmlm.options import explanations, sections
 from longmlm.settings.extend import ExtendRecipe
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, recommended
@@ -60,6 +60,7 @@ class ModelFacts:
     has_head: bool | None = None
     is_sentence_encoder: bool = False
     licence: str | None = None
+    shares_layers: bool = False
 
 
 def init(arguments: Sequence[str]) -> str:
@@ -109,7 +110,7 @@ def _facts_of_model(base: Pipeline, name: str) -> ModelFacts:
         is_sentence_encoder = file_of_model(name, base.revision, MODULES) is not None
         source = ModelSource(name=name, revision=None if Path(name).is_dir() else commit_of(name, base.revision))
         licence = licence_of(None, provenance.of_run(source)).identifier
-    return ModelFacts(num_positions, found_head, is_sentence_encoder, licence)
+    return ModelFacts(num_positions, found_head, is_sentence_encoder, licence, shares_layers(config))
 
 
 def _note(text: str) -> None:
@@ -126,6 +127,8 @@ def pipeline_file(base: Pipeline, about: ModelFacts = ModelFacts()) -> str:
     if given and base.extension:
         lines += ["#", *_two_steps(base, about)]
         base = replace(base, length=int(about.num_positions or 0), extension=False)
+    elif about.shares_layers and base.extension:
+        given = {"extend": {"recipe": {"initialisation": "fitted"}}}
     for name, text in explanations(Pipeline).items():
         value = getattr(base, name)
         is_default = name not in ("corpus", "output") and value == DEFAULTS[name].default

@@ -224,10 +224,18 @@ def planned_extension(
         if extension.local_layers is not None:
             check_local_layers(extension.local_layers, config)
         if extension.initialisation == "distilled":
-            layers = extension.distillation.layers
-            setting = "initialisation = distilled" if layers is None else "distillation.layers"
-            check_local_layers(layers or 1, config, setting)
+            if shares_layers(config):
+                raise ModelError(
+                    "initialisation = distilled (the default of a pipeline) trains the lowest layers alone, and "
+                    "ALBERT's layers share weights: set extend.recipe.initialisation to fitted"
+                )
+            check_local_layers(extension.distillation.layers or 1, config, "distillation.layers")
     return extension
+
+
+def shares_layers(config: Any) -> bool:
+    """Returns whether all layers have the same weights, so that the lowest cannot be trained alone."""
+    return config.model_type in SHARED_LAYERS
 
 
 def check_local_layers(number: int, config: Any, setting: str = "local_layers") -> None:
@@ -235,7 +243,7 @@ def check_local_layers(number: int, config: Any, setting: str = "local_layers") 
     num_layers = _first(config, *NUM_LAYERS)
     if num_layers is not None and number > num_layers:
         raise ModelError(f"{setting} = {number}, but the model has {counted(num_layers, 'layer')}: set fewer")
-    if config.model_type in SHARED_LAYERS:
+    if shares_layers(config):
         raise ModelError(f"{setting} needs layers that do not share weights, and ALBERT's do: remove it")
 
 

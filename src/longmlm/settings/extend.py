@@ -90,8 +90,8 @@ class ExtendRecipe:
     """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
     initialisation: Initialisation = "fitted"
     """How the position table is extended (documentation: The method); interpolate, stretched, fitted and distilled
-    change trained rows. Default: fitted; in a pipeline, tile if attention_window is set, hierarchical if mode =
-    generated."""
+    change trained rows. Default: fitted; in a pipeline, distilled, tile if attention_window is set, hierarchical if
+    mode = generated, and fitted if add_tokens is set."""
     alpha: float = 0.4
     """Only for hierarchical: weight of the block; the offset within it has weight 1 - alpha."""
     smooth_terms: int = SMOOTH_TERMS

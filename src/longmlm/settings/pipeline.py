@@ -115,8 +115,8 @@ class ResolvedPipeline(Pipeline):
 
 def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     """Returns the settings of each stage, as TOML tables: what follows from `base`, with `given` merged over it."""
-    derived = merged(_wiring(base, given), recommended(base, given))
-    tables = merged(derived, given)
+    chosen = merged(recommended(base, given), given)
+    tables = merged(_wiring(base, chosen), chosen)
     text = {"text_fields": [*base.text_fields]} if base.text_fields else {"text_field": base.text_field}
     sources = with_arrays(table_at(tables, "prepare", "recipe").get("sources"))
     if isinstance(sources, list) and all(isinstance(source, dict) for source in sources):
@@ -134,7 +134,7 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     title = _name_of(base.model or base.output)
     tables: dict[str, Table] = {
         "prepare": {"recipe": {"held_out_fraction": 0.05}},
-        "extend": {"recipe": _extension(table_at(given, "extend", "recipe"), base.length)},
+        "extend": {"recipe": _extension(base, given)},
         "pretrain": {
             "recipe": {
                 "num_steps": num_steps,
@@ -160,17 +160,19 @@ def _name_of(model: str) -> str:
     return (path.parent.name if is_result else "") or path.name
 
 
-def _extension(recipe: Table, length: int) -> Table:
-    """Returns the recommended initialisation: within a window, repeated positions are never seen together.
+def _extension(base: Pipeline, given: Mapping[str, Any]) -> Table:
+    """Returns the recommended initialisation: distilled, for full attention at a length that is new to the model.
 
-    Layers that attend to the whole row make global tokens superfluous.
+    Packed rows have no added tokens to distil on. Within a window, repeated positions are never seen together. Layers
+    that attend to the whole row make global tokens superfluous.
     """
+    recipe = table_at(given, "extend", "recipe")
+    window = recipe.get("attention_window")
     if recipe.get("mode") == "generated":
         return {"initialisation": "hierarchical"}
-    if recipe.get("attention_window") is None:
-        return {"initialisation": "fitted"}
-    window = recipe["attention_window"]
-    is_local = bool(recipe.get("local_layers")) and isinstance(window, int) and window < length
+    if window is None:
+        return {"initialisation": "distilled" if base.extension and not _adds_tokens(given) else "fitted"}
+    is_local = bool(recipe.get("local_layers")) and isinstance(window, int) and window < base.length
     return {"initialisation": "tile", **({"num_global_tokens": 0} if is_local else {})}
 
 
