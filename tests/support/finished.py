@@ -45,7 +45,8 @@ def write_text(num_documents: int) -> None:
 
 def settings(*options: str) -> RunConfig:
     base = ("--model", "base", "--corpus", "text.jsonl", "--length", "40", "--output", "out")
-    return parse(RunConfig, [*base, "--prepare.recipe.held-out-fraction", "0.4", *options])
+    own = ("--prepare.recipe.held-out-fraction", "0.4", "--extend.recipe.initialisation", "fitted")
+    return parse(RunConfig, [*base, *own, *options])
 
 
 def add_steps(config: ResolvedPipeline, *options: str) -> None:

@@ -58,6 +58,8 @@ length = 40
 output = "out"
 [prepare.recipe]
 held_out_fraction = 0.25
+[extend.recipe]
+initialisation = "fitted"
 [pretrain.recipe]
 num_steps = 2
 batch_tokens = 320

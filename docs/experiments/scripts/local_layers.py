@@ -4,7 +4,8 @@
         --initialisations hierarchical tile fitted --layers 1 2 3 4 5 6 --models distilled=FOLDER --output FOUND.json
 
 The windows have half of the base model's positions on each side, and tiled positions. Each arm is a line in the output,
-with the base model in chunks under the same masks; `--models` names extended models to measure too.
+with the base model in chunks under the same masks; `--models` names extended models to measure too. `--temperatures`
+multiplies the attention scores of the layers above 3 local ones.
 """
 
 import argparse
@@ -13,9 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from runs import BaseModel, base_model_parser
+from transformers import PreTrainedModel
 
 from longmlm.artifacts.accuracy import Measured, row_difference
 from longmlm.artifacts.provenance import Extension, ModelSource
+from longmlm.model.architecture import layers_of
 from longmlm.model.extension import long_table, with_positions
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
@@ -30,6 +33,14 @@ def extended(base: BaseModel, options: argparse.Namespace, initialisation: Initi
     recipe = ExtendRecipe(num_positions=options.num_positions, initialisation=initialisation)
     extension = Extension.of(recipe, ModelSource(name=options.model), base.num_positions)
     return with_positions(base.loaded, long_table(base.loaded.model, extension))
+
+
+def sharpen(model: PreTrainedModel, first_layer: int, factor: float) -> None:
+    """Multiplies the attention scores of the layers from `first_layer` on by `factor`."""
+    for layer in layers_of(model.base_model)[first_layer:]:
+        for name, parameter in layer.named_parameters():
+            if ".query." in name:
+                parameter.data.mul_(factor)
 
 
 def report(options: argparse.Namespace) -> None:
@@ -66,6 +77,12 @@ def report(options: argparse.Namespace) -> None:
         use_window(long, Window(base.num_positions // 2, 0, number))
         measured = base.measure(MlmObjective(long, precision), "whole")
         add(f"local layers: {number}", "LongformerForMaskedLM", measured)
+    for factor in options.temperatures:
+        long = extended(base, options, "tile").model
+        use_window(long, Window(base.num_positions // 2, 0, options.sharpened_from))
+        sharpen(long, options.sharpened_from, factor)
+        measured = base.measure(MlmObjective(long, precision), "whole")
+        add(f"local layers: {options.sharpened_from}, scores above times {factor}", "LongformerForMaskedLM", measured)
     for name, folder in (one.split("=", 1) for one in options.models):
         add(name, kind, base.measure(MlmObjective(load_model(folder).model, precision), "whole"))
     path = Path(options.output)
@@ -78,6 +95,8 @@ if __name__ == "__main__":
     parser.add_argument("--name", help="of the model in the output")
     parser.add_argument("--initialisations", nargs="*", default=[])
     parser.add_argument("--layers", nargs="*", type=int, default=[])
+    parser.add_argument("--temperatures", nargs="*", type=float, default=[], help="factors of scores in upper layers")
+    parser.add_argument("--sharpened-from", type=int, default=3, help="the first layer above local ones")
     parser.add_argument("--models", nargs="*", default=[])
     parser.add_argument("--output", required=True)
     report(parser.parse_args())
