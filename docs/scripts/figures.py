@@ -1,4 +1,4 @@
-"""Fill the tables of README, docs/expectations.md and experiment 11: python docs/scripts/figures.py.
+"""Fill the tables of README, docs/expectations.md and experiments 11 and 12: python docs/scripts/figures.py.
 
 The files are in docs/experiments/data. A table stands between two comments. `named` holds the figures that stand in
 sentences; tests/docs checks that each of them is in its page, and that no page has a number that is not one of them.
@@ -11,16 +11,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import layers
 from claims import CLAIMS, PAIRS_HEAD, cells, interval, pair_cells, task_cells
 
 from longmlm.artifacts.accuracy import difference
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "docs" / "experiments"
-PAGES = (
-    *(ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "docs" / "expectations.md"),
-    EXPERIMENTS / "0011-findings-of-papers.md",
-)
+LOGS = [EXPERIMENTS / f"{name}.md" for name in ("0011-findings-of-papers", "0012-local-layers")]
+PAGES = (ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "docs" / "expectations.md", *LOGS)
 FILLED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 MINILM, CHINESE, BUNDLED = (
     "all-MiniLM-L6-v2 with a new MLM head",
@@ -182,6 +181,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "demo": demo,
     "findings": findings,
     "pairs": lambda: _table(*PAIRS_HEAD, pair_cells(data, _signed)),
+    **layers.TABLES,
 }
 
 
