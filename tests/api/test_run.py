@@ -31,9 +31,7 @@ from tests.support.tiny import PIPELINE, tiny_project
 from tests.support.training import SOURCES
 
 RELEASED = {
-    "extend": {
-        "recipe": {"initialisation": "distilled", "distillation": {"num_tokens": 160, "precision": "no"}}
-    },
+    "extend": {"recipe": {"initialisation": "distilled", "distillation": {"num_tokens": 160, "precision": "no"}}},
     "pretrain.recipe.num_steps": 2,
     "evaluate": {"recipe": {"precision": "no", "held_out": {"max_rows": 8}}},
     "release": {"recipe": {"allow_unrecovered": True, "allow_worse_short_texts": True}},

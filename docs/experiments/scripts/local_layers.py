@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from longmlm.artifacts.accuracy import Measured, row_difference
 from longmlm.artifacts.provenance import Extension, ModelSource
-from longmlm.model.architecture import layers_of
+from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import long_table, with_positions
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
@@ -37,7 +37,7 @@ def extended(base: BaseModel, options: argparse.Namespace, initialisation: Initi
 
 def sharpen(model: PreTrainedModel, first_layer: int, factor: float) -> None:
     """Multiplies the attention scores of the layers from `first_layer` on by `factor`."""
-    for layer in layers_of(model.base_model)[first_layer:]:
+    for layer in architecture_of(model).layers[first_layer:]:
         for name, parameter in layer.named_parameters():
             if ".query." in name:
                 parameter.data.mul_(factor)

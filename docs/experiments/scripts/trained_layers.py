@@ -21,17 +21,17 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import first_recovered, row_difference
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.compare.comparison import Comparison, accuracy_of
-from longmlm.evaluation.frozen import viewer_of
+from longmlm.evaluation.frozen import RowView, viewer_of
 from longmlm.evaluation.measure import Subject, tallies
 from longmlm.evaluation.tally import Tally
 from longmlm.model.loading import LoadedModel, load_trained
 from longmlm.model.mlm import MlmObjective
 from longmlm.runtime.launch import resolved_precision
 
-VIEWS = ("whole", "chunks", "cut")
+VIEWS: tuple[RowView, ...] = ("whole", "chunks", "cut")
 
 
-def views_of(loaded: LoadedModel, base: BaseModel, views: tuple[str, ...]) -> dict[str, Tally]:
+def views_of(loaded: LoadedModel, base: BaseModel, views: tuple[RowView, ...]) -> dict[RowView, Tally]:
     """Returns what the model predicts in each view of the held-out rows."""
     objective = MlmObjective(loaded.model, resolved_precision("auto"))
     viewers = {name: viewer_of(name, base.num_positions, base.frozen.special) for name in views}
@@ -42,7 +42,7 @@ def views_of(loaded: LoadedModel, base: BaseModel, views: tuple[str, ...]) -> di
 def difference(first: Tally, second: Tally) -> dict[str, float] | None:
     """Returns first - second in points, paired by row, with its standard error."""
     found = row_difference(first.measured, second.measured)
-    return found and asdict(found)
+    return None if found is None else asdict(found)
 
 
 def curve_of(run: Path, distilled_tokens: int) -> dict[str, Any]:

@@ -64,11 +64,11 @@ def distill(
     window = recipe.window_of(extension.base_positions)
     batches = _batches(student, extension, rows)
     tokens_per_step = batches.rows_per_step * rows.row_length * rows.mean_fill
-    lowest_of_teacher = _LowestLayers.of(teacher.model, layers, precision)
+    lowest_of_teacher = LowestLayers.of(teacher.model, layers, precision)
     use_window(lowest_of_teacher.objective.model, Window(window, 0, layers))
     run = _Run(
         lowest_of_teacher,
-        _LowestLayers.of(student.model, layers, precision),
+        LowestLayers.of(student.model, layers, precision),
         num_steps=max(1, round(recipe.num_tokens / tokens_per_step)),
         learning_rate=recipe.learning_rate,
         key=hashlib.sha256(json.dumps([asdict(extension), rows.sha256]).encode()).hexdigest(),
@@ -110,14 +110,15 @@ def _batches(student: LoadedModel, extension: Extension, rows: Rows) -> StepBatc
 
 
 @dataclass(frozen=True, slots=True)
-class _LowestLayers:
+class LowestLayers:
     """A copy of a model with its lowest layers only; `trained` are their parameters, and the position table."""
 
     objective: MlmObjective
     trained: tuple[nn.Parameter, ...]
 
     @classmethod
-    def of(cls, model: PreTrainedModel, num_layers: int, precision: ComputePrecision) -> "_LowestLayers":
+    def of(cls, model: PreTrainedModel, num_layers: int, precision: ComputePrecision) -> "LowestLayers":
+        """Returns a copy of the model without the layers above, on the GPU if there is one."""
         lowest = copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
         cast(nn.Module, lowest).to("cuda" if torch.cuda.is_available() else "cpu")
         layers = layers_of(cast(PreTrainedModel, lowest.base_model))
@@ -127,6 +128,7 @@ class _LowestLayers:
         return cls(MlmObjective(lowest, precision), trained)
 
     def states(self, batch: MlmBatch) -> Tensor:
+        """Returns the hidden states of the last of these layers."""
         with self.objective.autocast(batch.input_ids):
             return self.objective.hidden_states(batch).float()
 
@@ -135,8 +137,8 @@ class _LowestLayers:
 class _Run:
     """The training of the student; `tokens` counts those of the steps so far, `errors` has the loss of each."""
 
-    teacher: _LowestLayers
-    student: _LowestLayers
+    teacher: LowestLayers
+    student: LowestLayers
     num_steps: int
     learning_rate: float
     key: str
