@@ -143,7 +143,7 @@ def test_all_errors_are_reported_at_once_with_the_misspelt_key_first(tmp_path: P
         (PretrainConfig, ["--runtime.num-threads", "0"], "num_threads"),
         (ExtendConfig, ["--recipe.seed", "-1"], "seed"),
         (ExtendConfig, ["--recipe.alpha", "0.5"], "alpha"),
-        (ExtendConfig, ["--recipe.smooth-terms", "0", "--recipe.initialisation", "stretched"], "smooth_terms"),
+        (ExtendConfig, ["--recipe.smooth-terms", "0", "--recipe.initialisation", "fitted"], "smooth_terms"),
     ],
 )
 def test_unusable_value_is_refused(kind: type, options: list[str], key: str) -> None:

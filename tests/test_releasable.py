@@ -15,6 +15,7 @@ from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
 from tests.support.extras import sentence_folder
 from tests.support.tiny import tiny_folder
 
+FITTED = ("--extend.recipe.initialisation", "fitted")
 WINDOW = ("--extend.recipe.attention-window", "8", "--extend.recipe.initialisation", "tile")
 GENERATED = ("--extend.recipe.mode", "generated", "--extend.recipe.initialisation", "hierarchical")
 ONNX, POOLED = ("--release.recipe.onnx",), ("--release.recipe.sentence-transformer", "mean")
@@ -82,7 +83,7 @@ def test_it_is_refused_before_any_stage(model: str, options: tuple[str, ...], me
         ("roberta", (*GENERATED, "--release.recipe.num-positions", "32")),
         ("roberta", (*WINDOW, "--extend.recipe.num-global-tokens", "0", *POOLED)),
         ("albert", ("--extend.recipe.attention-window", "40", *ONNX)),  # it covers all positions
-        ("albert", POOLED),
+        ("albert", (*FITTED, *POOLED)),
         ("sentences", ()),
         ("roberta", (*TO_HUB, "--release.card.license", "cc-by-sa-4.0")),
         ("roberta", ("--release.card.license", "Our own")),  # without a hub

@@ -37,7 +37,7 @@ VIEWS: dict[str, tuple[str, Colour]] = {
 MARGIN, TITLE_HEIGHT, LABEL_HEIGHT = 16, 28, 18
 STRIDE, SHADES = 2, 8
 WIDTH, HEIGHT = (int(72 * inches) for inches in NARROW)
-INITIALISATIONS: tuple[Initialisation, ...] = ("hierarchical", "stretched", "fitted")
+INITIALISATIONS: tuple[Initialisation, ...] = ("hierarchical", "fitted")
 MAP_SIZE, MIN_SHARE, MAX_SHARE = (
     150,
     0.1,
@@ -86,7 +86,7 @@ def positions_picture() -> str:
 
 
 def attention_picture() -> str:
-    """Returns the attention of each head of the first layer if all tokens were the same, for four position tables."""
+    """Returns the attention of each head of the first layer if all tokens were the same, for three position tables."""
     base = load_model(str(MODEL))
     trained = position_table_of(base.model).usable_rows
     attention, n = PositionAttention.of(base.model, 1), len(trained)
@@ -110,7 +110,7 @@ def attention_picture() -> str:
                 )
     caption = (
         "First-layer attention from positions alone (rows: queries, columns: keys). Trained positions follow the "
-        "diagonal; hierarchical ones repeat it in every block; stretched ones blur it; fitted ones restore it."
+        "diagonal; hierarchical ones repeat it in every block; fitted ones restore it."
     )
     width = LABEL_HEIGHT + MARGIN + len(tables) * step
     return _svg(caption, width, MARGIN + TITLE_HEIGHT + base.model.config.num_attention_heads * step, grid)

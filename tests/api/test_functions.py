@@ -27,8 +27,9 @@ from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, FolderError, ModelError, PositionsError
 from longmlm.folders import sha256_of, verify
+from longmlm.model.extension import long_table
 from longmlm.model.mlm import MlmObjective
-from longmlm.model.position_table import extended_table, position_table_of
+from longmlm.model.position_table import position_table_of
 from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.masking import HeldOut, Masking, MaskingUnit
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, demo_texts, tiny_extension, tiny_folder
@@ -58,17 +59,16 @@ def test_an_extended_model_computes_what_the_base_model_does(base: PreTrainedMod
     assert long(input_ids.repeat(1, 2)).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("initialisation", ["fitted", "stretched", "random", "interpolate", "tile"])
+@pytest.mark.parametrize("initialisation", ["fitted", "tile"])
 def test_a_model_in_half_precision_stays_so(base: PreTrainedModel, initialisation: str) -> None:
     long = longmlm.extend(base.to(torch.bfloat16), LONG_POSITIONS, initialisation=initialisation)
     assert {parameter.dtype for parameter in long.parameters()} == {torch.bfloat16}
 
 
-def test_settings_of_stretched_reach_the_table(base: PreTrainedModel) -> None:
+def test_smooth_terms_reach_the_table(base: PreTrainedModel) -> None:
     for smooth_terms in (2, 4):
-        expected = tiny_extension("base", initialisation="stretched", smooth_terms=smooth_terms)
-        table = extended_table(position_table_of(base).usable_rows, expected)
-        long = longmlm.extend(base, LONG_POSITIONS, initialisation="stretched", smooth_terms=smooth_terms)
+        table = long_table(base, tiny_extension("base", initialisation="fitted", smooth_terms=smooth_terms))
+        long = longmlm.extend(base, LONG_POSITIONS, initialisation="fitted", smooth_terms=smooth_terms)
         assert torch.equal(position_table_of(long).usable_rows, table)
 
 

@@ -33,10 +33,19 @@ RECORD = TrainingRecord(
 
 
 def test_the_formula_names_the_settings_of_the_initialisation_only() -> None:
-    stretched = replace(EXTENSION, initialisation="stretched", smooth_terms=6)
+    fitted = replace(EXTENSION, initialisation="fitted", smooth_terms=6)
     assert EXTENSION.description == "hierarchical, alpha 0.4"
-    assert stretched.description == "stretched, smooth_terms 6"
-    assert replace(EXTENSION, initialisation="random").description == "random"
+    assert fitted.description == "fitted, smooth_terms 6"
+    assert replace(EXTENSION, initialisation="tile").description == "tile"
+
+
+@pytest.mark.parametrize("removed", ["random", "interpolate", "stretched"])
+def test_a_removed_initialisation_is_refused_in_a_line_that_lists_the_others(tmp_path: Path, removed: str) -> None:
+    content = dump(Provenance(extension=EXTENSION))
+    content["extension"]["initialisation"] = removed
+    (tmp_path / Provenance.FILE).write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ArtifactError, match=r"initialisation: .*'hierarchical', 'tile', 'fitted' or 'distilled'$"):
+        read_provenance(tmp_path)
 
 
 def test_a_folder_without_a_history_has_an_empty_one(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ ARMS = """
 until = "evaluate"
 [compare.arms.hierarchical.extend.recipe]
 initialisation = "hierarchical"
-[compare.arms.stretched.extend.recipe]
-initialisation = "stretched"
+[compare.arms.tile.extend.recipe]
+initialisation = "tile"
 """
 
 
@@ -44,7 +44,7 @@ def test_two_arms_are_trained_and_compared(folder: Path) -> None:
     code, lines = longmlm(folder, "compare", "mine.toml", "arms.toml")
     assert code == 0, lines[-20:]
     comparison = artifact.read(Comparison, folder / "out" / "compare" / Comparison.FILE)
-    assert [trial.arm for trial in comparison.trials] == ["hierarchical", "stretched"]
+    assert [trial.arm for trial in comparison.trials] == ["hierarchical", "tile"]
     for trial in comparison.trials:
         assert len(trial.before.selected) == 16 and sum(trial.before.selected) == trial.before.whole.num_selected
         best = max(trial.curve[1:], key=lambda line: line.held_out.whole.accuracy or 0.0)  # the first of equal ones
@@ -60,4 +60,4 @@ def test_two_arms_are_trained_and_compared(folder: Path) -> None:
     assert len(list(folder.glob("out/compare/trials/*/*/*/run/metrics.jsonl"))) == 2
     assert not list(folder.glob("out/compare/trials/*/*/*/run/checkpoints"))
     best = read(ResolvedPipeline, [folder / "out" / "compare" / "pipeline.toml"])
-    assert best.extend is not None and best.extend.recipe.initialisation in {"hierarchical", "stretched"}
+    assert best.extend is not None and best.extend.recipe.initialisation in {"hierarchical", "tile"}

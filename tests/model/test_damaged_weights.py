@@ -22,8 +22,7 @@ QUICK = (("bert", 0, True), ("bert", 0, False), ("roberta", 1, False))  # the ot
 OTHERS = [(*pair, is_tied) for pair in SPECIAL for is_tied in (True, False) if (*pair, is_tied) not in QUICK]
 KINDS = [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS if kind[:2] != ("roberta", 3))]
 OPTIONS: dict[str, dict[str, object]] = {
-    **{name: {"initialisation": name} for name in ("hierarchical", "tile", "random", "interpolate", "stretched")},
-    "fitted": {"initialisation": "fitted"},
+    **{name: {"initialisation": name} for name in ("hierarchical", "tile", "fitted")},
     "generated": {"initialisation": "hierarchical", "mode": "generated"},
     "window": {"initialisation": "tile", "attention_window": 4},
     "tokens": {"add_tokens": "terms.txt", "initialisation": "hierarchical"},

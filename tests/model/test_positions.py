@@ -11,14 +11,13 @@ from longmlm.errors import PositionsError
 from longmlm.model.position_table import (
     extended_table,
     hierarchical_table,
-    interpolated_table,
-    random_table,
     sinusoidal_table,
+    stretched_table,
 )
 from longmlm.settings.extend import ExtendRecipe
 from tests.support.tiny import tiny_extension
 
-CHANGES_ROWS = {"hierarchical": False, "tile": False, "random": False, "interpolate": True, "stretched": True}
+CHANGES_ROWS = {"hierarchical": False, "tile": False, "fitted": True, "distilled": True}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 Table = list[list[float]]
 
@@ -32,10 +31,6 @@ def trained_rows(n: int, width: int = 6, seed: int = 0, dtype: torch.dtype = tor
 
 def extend(base: torch.Tensor, num_positions: int, initialisation: str, **more: object) -> torch.Tensor:
     return extended_table(base, tiny_extension("base", num_positions, initialisation=initialisation, **more))
-
-
-def stretch(base: torch.Tensor, num_positions: int, num_terms: int) -> torch.Tensor:
-    return extend(base, num_positions, "stretched", smooth_terms=num_terms)
 
 
 def two_steps(base: torch.Tensor, num_positions: int, alpha: float) -> torch.Tensor:
@@ -103,35 +98,6 @@ def test_alpha_without_a_decomposition_is_refused(alpha: float) -> None:
         assert ExtendRecipe(num_positions=9, initialisation="hierarchical", alpha=sound).alpha == sound
 
 
-@pytest.mark.parametrize("num_positions", [11, 17, 19, 100])
-def test_interpolation_keeps_the_ends_and_is_monotone_between(num_positions: int) -> None:
-    base = trained_rows(10).abs().cumsum(0).float()
-    table = interpolated_table(base, num_positions)
-    assert torch.equal(table[0], base[0])
-    assert torch.equal(table[-1], base[-1])
-    assert (table.diff(dim=0) > 0).all()
-
-
-def test_interpolation_goes_through_every_trained_row_where_it_can() -> None:
-    base = trained_rows(10)
-    table = interpolated_table(base, 28)
-    assert torch.allclose(table[::3], base, atol=1e-12)
-    assert torch.allclose(table[1::3], (2 * base[:-1] + base[1:]) / 3, atol=1e-12)
-
-
-def test_random_rows_follow_the_seed_and_have_mean_and_spread_of_trained_rows_but_the_first() -> None:
-    base = trained_rows(50, width=8)
-    base[1:] *= torch.arange(1, 9)
-    base[1:] += 3
-    once, again, other = (random_table(base.float(), 6_000, seed) for seed in (0, 0, 1))
-    assert torch.equal(once, again)
-    assert (once[50:] != other[50:]).any(dim=1).all()
-    mean, spread, new = base[1:].mean(0), base[1:].std(0), once[50:].double()
-    assert (spread[1:] > spread[0]).all()
-    assert torch.allclose(new.std(0), spread, rtol=0.05)
-    assert ((new.mean(0) - mean).abs() < 0.06 * spread).all()
-
-
 @pytest.mark.parametrize("width", [16, 17, 32])
 def test_sinusoids_have_the_spread_asked_for_and_products_that_depend_on_the_distance_alone(width: int) -> None:
     table = sinusoidal_table(128, width, deviation=0.02)
@@ -174,7 +140,7 @@ def naive_stretched(base: Table, num_positions: int, num_terms: int) -> Table:
 def test_stretched_is_its_formula(n: int, share: float, terms: int, seed: int) -> None:
     base, terms, num_positions = trained_rows(n, 3, seed), min(terms, n), n + 1 + round(share * (n * n - n - 1))
     expected = torch.tensor(naive_stretched(base.tolist(), num_positions, terms), dtype=torch.float64)
-    assert torch.allclose(stretch(base, num_positions, terms), expected, rtol=0, atol=1e-10)
+    assert torch.allclose(stretched_table(base, num_positions, terms), expected, rtol=0, atol=1e-10)
 
 
 def test_the_worked_example_of_stretched() -> None:
@@ -182,13 +148,13 @@ def test_the_worked_example_of_stretched() -> None:
     waves = torch.stack([torch.cos(torch.pi * t * (torch.arange(512.0).double() + 0.5) / 512) for t in range(4)], 1)
     copied = torch.cat([p[1:2], p[1:]])
     smooth = waves @ torch.linalg.lstsq(waves, copied).solution
-    assert torch.allclose(stretch(p, 1536, 4)[1030], p[6] - smooth[6] + smooth[343], atol=1e-10)
+    assert torch.allclose(stretched_table(p, 1536, 4)[1030], p[6] - smooth[6] + smooth[343], atol=1e-10)
 
 
 def test_row_0_has_no_influence_on_other_rows_and_what_all_rows_share_stays() -> None:
     base, other, shared = trained_rows(16), trained_rows(16), torch.arange(6)
     other[0] -= 100
-    one, two, three = (stretch(rows, 48, 4) for rows in (base, other, base + shared))
+    one, two, three = (stretched_table(rows, 48, 4) for rows in (base, other, base + shared))
     assert (one != two).any(dim=1).nonzero().flatten().tolist() == [0]
     assert torch.allclose(three, one + shared, atol=1e-12)
 
@@ -197,12 +163,12 @@ def test_one_cosine_repeats_the_rows_and_as_many_as_rows_stretch_the_whole_table
     """With an odd factor, the middle of every old position is that of a new one: the series passes through its row."""
     base = trained_rows(16)
     copied = torch.cat([base[1:2], base[1:]])
-    assert torch.allclose(stretch(base, 250, 1)[1:], copied.repeat(16, 1)[1:250], atol=1e-12)
-    assert torch.allclose(stretch(base, 80, 16)[2::5], copied, atol=1e-10)
+    assert torch.allclose(stretched_table(base, 250, 1)[1:], copied.repeat(16, 1)[1:250], atol=1e-12)
+    assert torch.allclose(stretched_table(base, 80, 16)[2::5], copied, atol=1e-10)
 
 
 def test_more_cosines_than_rows_are_refused() -> None:
     base = trained_rows(6)
-    assert len(stretch(base, 20, 6)) == 20
+    assert len(stretched_table(base, 20, 6)) == 20
     with pytest.raises(PositionsError, match=r"smooth_terms = 7: 6 trained positions have 6 at most"):
-        stretch(base, 20, 7)
+        stretched_table(base, 20, 7)

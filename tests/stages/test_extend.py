@@ -72,8 +72,8 @@ def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
     base = ExtendRecipe(num_positions=LONG_POSITIONS, initialisation="hierarchical")
     recipes = [
         *(base, replace(base, alpha=0.2)),
-        *(replace(base, initialisation="random", seed=seed) for seed in (0, 1)),
-        *(replace(base, initialisation="stretched", smooth_terms=number) for number in (4, 5)),
+        *(replace(base, initialisation="fitted", seed=seed) for seed in (0, 1)),
+        replace(base, initialisation="fitted", smooth_terms=5),
     ]
     tables = []
     for number, recipe in enumerate(recipes):
@@ -86,7 +86,7 @@ def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
 def test_same_settings_give_the_same_checkpoint(tmp_path: Path, copy: Path) -> None:
     take_head(copy)
     for number, seed in enumerate((4, 4, 5)):
-        recipe = ExtendRecipe(num_positions=20, new_head=True, initialisation="random", seed=seed)
+        recipe = ExtendRecipe(num_positions=20, new_head=True, initialisation="fitted", seed=seed)
         extend(ExtendConfig(base=str(copy), output=str(tmp_path / str(number)), recipe=recipe))
     one, same, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in "012")
     assert one == same
@@ -195,7 +195,7 @@ ERRORS = {
     "too long": (keep, {"num_positions": NUM_POSITIONS**2 + 1}, "extend to 256 at most"),
     "too smooth": (
         keep,
-        {"initialisation": "stretched", "smooth_terms": NUM_POSITIONS + 1},
+        {"initialisation": "fitted", "smooth_terms": NUM_POSITIONS + 1},
         "smooth_terms = 17: 16 trained positions have 16 at most",
     ),
     "no terms": (keep, {"add_tokens": "/nowhere/terms.txt"}, "add_tokens: /nowhere/terms.txt cannot be read"),

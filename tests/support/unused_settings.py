@@ -67,8 +67,6 @@ REFUSED = (
     Refused("extend", "recipe.num_global_tokens = 2", "recipe.attention_window = 256", "attention_window", WINDOW),
     Refused("extend", "recipe.seed = 1", 'recipe.initialisation = "hierarchical"', "initialisation"),
     Refused("extend", "recipe.seed = 1", 'recipe.initialisation = "tile"', "new_head", "recipe.new_head = true"),
-    Refused("extend", "recipe.seed = 1", 'recipe.initialisation = "interpolate"', "initialisation"),
-    Refused("extend", "recipe.seed = 1", 'recipe.initialisation = "stretched"', "initialisation"),
     Refused("extend", "recipe.seed = 1", 'recipe = {num_positions = "-", add_tokens = "a.txt"}', "num_positions"),
     Refused("pretrain", "recipe.decay_steps = 9", "", "schedule", DECAY),
     Refused("pretrain", "recipe.decay_steps = 9", 'recipe.schedule = "cosine"', "schedule", DECAY),

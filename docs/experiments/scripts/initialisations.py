@@ -30,12 +30,11 @@ from longmlm.batches.collate import MlmBatch
 from longmlm.model.extension import long_table, with_positions
 from longmlm.model.fitted_positions import NUM_LAYERS, PositionAttention
 from longmlm.model.mlm import MlmObjective
-from longmlm.model.position_table import position_table_of
+from longmlm.model.position_table import position_table_of, stretched_table
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.tables import Table, markdown_table
-from longmlm.settings.extend import ExtendRecipe, Initialisation
+from longmlm.settings.extend import ExtendRecipe
 
-OTHERS: tuple[Initialisation, ...] = ("random", "interpolate", "tile")
 ALPHAS, SMOOTH_TERMS, AMPLITUDES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.6), (2, 3, 6, 8, 12), (1.2, 1.6, 2.0)
 DRAWN: dict[str, Colour] = {"base": "ink", "hierarchical 0.4": "amber", "stretched": "pale", "fitted": "blue"}
 NEAR = 8
@@ -45,21 +44,22 @@ EVERY = 16  # positions between the queries that are averaged
 def recipes(num_positions: int) -> dict[str, ExtendRecipe]:
     """Returns the initialisations of longmlm to measure, by name."""
     plain = ExtendRecipe(num_positions=num_positions, initialisation="hierarchical")
-    found = {name: replace(plain, initialisation=name) for name in (*OTHERS, "stretched", "fitted")}
-    found |= {f"hierarchical {alpha}": replace(plain, alpha=alpha) for alpha in ALPHAS}
-    stretched = replace(plain, initialisation="stretched")
-    return found | {f"stretched {terms}": replace(stretched, smooth_terms=terms) for terms in SMOOTH_TERMS}
+    found = {"tile": replace(plain, initialisation="tile"), "fitted": replace(plain, initialisation="fitted")}
+    return found | {f"hierarchical {alpha}": replace(plain, alpha=alpha) for alpha in ALPHAS}
 
 
 def variants(model: PreTrainedModel, trained: Tensor, num_positions: int) -> Iterator[tuple[str, Callable[[], Tensor]]]:
     """Yields the name of each table to measure, and what computes it."""
+    tables: dict[str, Callable[[], Tensor]] = {}
     for name, recipe in recipes(num_positions).items():
-        extension = Extension.of(recipe, ModelSource(name="base"), len(trained))
-        yield name, partial(long_table, model, extension)
+        tables[name] = partial(long_table, model, Extension.of(recipe, ModelSource(name="base"), len(trained)))
+    tables |= {name: partial(table, trained, num_positions) for name, table in TABLES.items()}
+    for name, table in tables.items():
+        yield name, table
         if name in ("stretched", "fitted"):
-            yield f"{name}, first block kept", lambda extension=extension: kept(trained, long_table(model, extension))
-    for name, table in TABLES.items():
-        yield name, partial(table, trained, num_positions)
+            yield f"{name}, first block kept", lambda table=table: kept(trained, table())
+    for terms in SMOOTH_TERMS:
+        yield f"stretched {terms}", partial(stretched_table, trained, num_positions, terms)
     for terms, amplitude in itertools.product((4, 6), AMPLITUDES):
         yield f"stretched {terms}, amplitude {amplitude}", partial(loud, trained, num_positions, terms, amplitude)
 

@@ -3,8 +3,9 @@
     python docs/experiments/scripts/tables.py MODEL OUTPUT --table averaged --num-positions 1536
 
 writes MODEL with such a table, as a stock model of 1536 positions. To train it on the rows and masks of the others, set
-model = "OUTPUT" and extension = false in a copy of their pipeline. Tables: spaced, averaged, repeat-last, reflected,
-loud (stretched, each row 1.4 times as far from the mean row), and NAME-kept, which keeps the trained rows of NAME.
+model = "OUTPUT" and extension = false in a copy of their pipeline. Tables: random, interpolate, stretched (from
+which the fit of fitted positions starts), spaced, averaged, repeat-last, reflected, loud (stretched, each row 1.4 times
+as far from the mean row), and NAME-kept, which keeps the trained rows of NAME.
 """
 
 import argparse
@@ -20,9 +21,32 @@ from longmlm.model.carried import save_model
 from longmlm.model.extension import with_positions
 from longmlm.model.loading import load_model
 from longmlm.model.position_table import position_table_of, stretched_table
+from longmlm.settings.extend import SMOOTH_TERMS
 
 Rows = Float[Tensor, "rows width"]
 ALPHA, LOUD = 0.4, 1.4
+
+
+def random(trained: Rows, num_positions: int) -> Rows:
+    """Returns `trained` followed by normal rows with the mean and standard deviation of its rows 1 to n-1."""
+    rows = trained[1:].float()
+    size = num_positions - len(trained), trained.shape[1]
+    new = rows.mean(0) + torch.randn(size, generator=torch.Generator().manual_seed(0)) * rows.std(0)
+    return torch.cat([trained, new.to(trained.dtype)])
+
+
+def interpolate(trained: Rows, num_positions: int) -> Rows:
+    """Returns `trained` linearly interpolated to `num_positions` rows: only its first and last row stay unchanged."""
+    offsets = torch.linspace(0, len(trained) - 1, num_positions, dtype=torch.float64)
+    below = offsets.floor().long().clamp(max=len(trained) - 2)
+    weight = (offsets - below).unsqueeze(1)
+    p = trained.double()
+    return ((1 - weight) * p[below] + weight * p[below + 1]).to(trained.dtype)
+
+
+def stretched(trained: Rows, num_positions: int) -> Rows:
+    """Returns the table that the fit of fitted positions starts from."""
+    return stretched_table(trained, num_positions, SMOOTH_TERMS)
 
 
 def with_offsets(trained: Rows, codes: Rows, weight: float, num_positions: int) -> Rows:
@@ -66,7 +90,7 @@ def reflected(trained: Rows, num_positions: int) -> Rows:
     return torch.cat([trained[:1], both_ways[torch.arange(num_positions - 1) % len(both_ways)]])
 
 
-def loud(trained: Rows, num_positions: int, smooth_terms: int = 4, amplitude: float = LOUD) -> Rows:
+def loud(trained: Rows, num_positions: int, smooth_terms: int = SMOOTH_TERMS, amplitude: float = LOUD) -> Rows:
     """Returns the stretched table with each row's difference from the mean row multiplied by `amplitude`."""
     table = stretched_table(trained, num_positions, smooth_terms)
     mean = torch.cat([trained[1:2], trained[1:]]).mean(0)
@@ -74,6 +98,9 @@ def loud(trained: Rows, num_positions: int, smooth_terms: int = 4, amplitude: fl
 
 
 TABLES: Mapping[str, Callable[[Rows, int], Rows]] = {
+    "random": random,
+    "interpolate": interpolate,
+    "stretched": stretched,
     "spaced": spaced,
     "averaged": averaged,
     "repeat-last": repeat_last,

@@ -77,9 +77,9 @@ def extend(
 
     The new position embeddings are a start for training. "fitted" makes positions attend to their neighbours as trained
     ones do, and changes the n trained embeddings too. "hierarchical" keeps them, so that texts of up to n tokens get
-    the same logits as before; that of position i*n + j is p[j] + alpha / (1 - alpha) * (p[i] - p[0]). "distilled" needs
-    packed rows, so only the command and pipelines have it. The documentation (The method) explains the others. `alpha`
-    applies to "hierarchical", `smooth_terms` to "fitted" and "stretched".
+    the same logits as before; that of position i*n + j is p[j] + alpha / (1 - alpha) * (p[i] - p[0]). "tile" keeps
+    and repeats them. "distilled" needs packed rows, so only the command and pipelines have it. The documentation (The
+    method) has the details. `alpha` applies to "hierarchical", `smooth_terms` to "fitted".
 
     Raises ModelError for a model that cannot be extended or has no MLM head, PositionsError for a length that cannot be
     reached or a long model that was not trained at its length, ValueError for a setting that is out of range or that

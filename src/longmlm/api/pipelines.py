@@ -77,7 +77,7 @@ def run(
 
     >>> result = longmlm.run("demo", output="demo", until="prepare")
     >>> result.rows, result.long_model, result.release
-    (PosixPath('demo/rows'), PosixPath('demo/long'), None)
+    (PosixPath('demo/rows'), None, None)
     """
     for part in (pipeline, *overlays):
         if not isinstance(part, str | os.PathLike | Mapping) or not str(part):

@@ -8,6 +8,7 @@ from longmlm.artifacts.accuracy import PairAccuracy
 from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import counted
 from longmlm.settings.extend import (
+    FITTED,
     NUM_GLOBAL_TOKENS,
     SMOOTH_TERMS,
     USED_BY,
@@ -107,7 +108,7 @@ class Extension:
     @property
     def changes_trained_rows(self) -> bool:
         """Whether trained rows change, and with them the logits on short inputs."""
-        return self.initialisation in ("interpolate", "stretched", "fitted", "distilled")
+        return self.initialisation in FITTED
 
     @property
     def attention(self) -> str | None:

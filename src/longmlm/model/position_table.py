@@ -93,6 +93,8 @@ def with_lengths(content: Any, num_positions: int) -> Any:
 def extended_table(trained: Float[Tensor, "n width"], extension: Extension) -> Float[Tensor, "positions width"]:
     """Returns the `trained` rows, without reserved ones, extended to `extension.num_positions` rows.
 
+    Those of a fitted table are the start of its fit.
+
     Example: n = 512 rows p extended hierarchically. Position 1030 = 2 * 512 + 6 has offset 6 in block 2. Its row is
 
         q[1030] = p[6] + alpha / (1 - alpha) * (p[2] - p[0])
@@ -108,11 +110,7 @@ def extended_table(trained: Float[Tensor, "n width"], extension: Extension) -> F
     match extension.initialisation:
         case "hierarchical" | "tile":
             return hierarchical_table(trained, num_positions, alpha_of(extension))
-        case "random":
-            return random_table(trained, num_positions, extension.seed)
-        case "interpolate":
-            return interpolated_table(trained, num_positions)
-        case "stretched" | "fitted" | "distilled":
+        case "fitted" | "distilled":
             return stretched_table(trained, num_positions, extension.smooth_terms)
         case _:
             assert_never(extension.initialisation)
@@ -140,6 +138,8 @@ def stretched_table(
 ) -> Float[Tensor, "positions width"]:
     """Returns a table in which the smooth part of `trained` is stretched and the rest repeated; row 0 stays unchanged.
 
+    A fitted table starts from it.
+
     Example: 512 rows p extended to 1536 with smooth_terms = 4. The smooth part s of p is its projection on the cosines
     of 0, 1, 2 and 3 half waves over the 512 positions, and has values between them too. Row 1030 = 2 * 512 + 6 has the
     rest of row 6 and the smooth part from two thirds of the way:
@@ -166,24 +166,6 @@ def _cosines(num_positions: int, num_terms: int) -> Float[Tensor, "positions ter
     """Returns cosines of 0, 1, 2 ... half waves over the positions, the basis of the DCT-II; they are orthogonal."""
     middles = (torch.arange(num_positions, dtype=torch.float64) + 0.5) / num_positions
     return (torch.pi * middles.unsqueeze(1) * torch.arange(num_terms)).cos()
-
-
-def random_table(trained: Float[Tensor, "n width"], num_positions: int, seed: int) -> Float[Tensor, "positions width"]:
-    """Returns `trained` followed by normal rows with the mean and standard deviation of its rows 1 to n-1."""
-    generator = torch.Generator().manual_seed(seed)
-    rows = trained[1:].float()
-    noise = torch.randn(max(0, num_positions - len(trained)), trained.shape[1], generator=generator)
-    new = rows.mean(0) + noise * rows.std(0)
-    return torch.cat([trained[:num_positions], new.to(trained.dtype)])
-
-
-def interpolated_table(trained: Float[Tensor, "n width"], num_positions: int) -> Float[Tensor, "positions width"]:
-    """Returns `trained` linearly interpolated to `num_positions` rows: only its first and last row stay unchanged."""
-    offsets = torch.linspace(0, len(trained) - 1, num_positions, dtype=torch.float64)
-    below = offsets.floor().long().clamp(max=len(trained) - 2)
-    weight = (offsets - below).unsqueeze(1)
-    p = trained.double()
-    return ((1 - weight) * p[below] + weight * p[below + 1]).to(trained.dtype)
 
 
 def sinusoidal_table(num_positions: int, width: int, deviation: float) -> Float[Tensor, "positions width"]:

@@ -1,26 +1,20 @@
 """Settings of the extend stage: how a model gets more positions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from longmlm.settings.tables import Unused
 
-Initialisation = Literal["hierarchical", "tile", "random", "interpolate", "stretched", "fitted", "distilled"]
+Initialisation = Literal["hierarchical", "tile", "fitted", "distilled"]
 PositionMode = Literal["materialized", "generated"]
+FITTED: tuple[Initialisation, ...] = ("fitted", "distilled")  # change trained rows and draw random numbers
 USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some initialisations have
     "alpha": ("hierarchical",),
-    "smooth_terms": ("stretched", "fitted", "distilled"),
+    "smooth_terms": FITTED,
     "distillation": ("distilled",),
 }
-DRAWN = ("random", "fitted", "distilled")  # initialisations that draw random numbers
 SMOOTH_TERMS, NUM_GLOBAL_TOKENS = 4, 1
-
-
-def one_of(names: Sequence[str]) -> str:
-    """Returns names as in "stretched, fitted or distilled"."""
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 def check_window(attention_window: int | None, num_global_tokens: int, local_layers: int | None) -> None:
@@ -89,13 +83,13 @@ class ExtendRecipe:
     add_tokens: str | None = None
     """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
     initialisation: Initialisation = "fitted"
-    """How the position table is extended (documentation: The method); interpolate, stretched, fitted and distilled
-    change trained rows. Default: fitted; in a pipeline, distilled, tile if attention_window is set, hierarchical if
-    mode = generated, and fitted if add_tokens is set."""
+    """How the position table is extended (documentation: The method); fitted and distilled change trained rows.
+    Default: fitted; in a pipeline, distilled, tile if attention_window is set, hierarchical if mode = generated, and
+    fitted if add_tokens is set."""
     alpha: float = 0.4
     """Only for hierarchical: weight of the block; the offset within it has weight 1 - alpha."""
     smooth_terms: int = SMOOTH_TERMS
-    """Only for stretched, fitted and distilled: number of cosines (DCT-II) in the smooth part of the table."""
+    """Only for fitted and distilled: number of cosines (DCT-II) in the smooth part of the table."""
     distillation: Distillation = Distillation()
     """Only for distilled: the teacher's window and layers, and how much they are trained."""
     mode: PositionMode = "materialized"
@@ -110,7 +104,7 @@ class ExtendRecipe:
     """Only with attention_window: how many tokens at the start of a row attend to all tokens, and all to them. Default:
     1; in a pipeline, 0 if local_layers is set."""
     seed: int = 0
-    """Seed of random rows, of the fit of fitted ones, of the rows and masks of a distillation, and of a new head."""
+    """Seed of the fit of fitted rows, of the rows and masks of a distillation, and of a new head."""
     new_head: bool = False
     """Add an untrained MLM head to a model that has none."""
 
@@ -124,7 +118,7 @@ class ExtendRecipe:
             if self.initialisation not in users and getattr(self, item.name) != item.default:
                 raise ValueError(
                     f"{item.name} has no effect with initialisation = {self.initialisation}, only with "
-                    f"{one_of(users)}: remove it, or set initialisation"
+                    f"{' or '.join(users)}: remove it, or set initialisation"
                 )
         if self.mode == "generated" and self.initialisation not in ("hierarchical", "tile"):
             raise ValueError(
@@ -145,8 +139,8 @@ class ExtendRecipe:
 
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""
-        if not self.new_head and (self.num_positions is None or self.initialisation not in DRAWN):
-            drawn = one_of(DRAWN)
+        if not self.new_head and (self.num_positions is None or self.initialisation not in FITTED):
+            drawn = " or ".join(FITTED)
             where = f"with initialisation = {self.initialisation}" if self.num_positions else "without num_positions"
             reason = f"{where}, since nothing is random (only initialisation = {drawn}, or new_head): remove it"
             yield ("seed",), reason
