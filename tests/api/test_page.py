@@ -59,8 +59,8 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(map(math.isfinite, measured)) and measured[2] != measured[1]
     assert AutoTokenizer.from_pretrained(tmp_path / "long-model").model_max_length == 384
     names = {}
-    fitted = 'until="extend", extend={"recipe": {"initialisation": "fitted"}}'
-    exec(shortened(pipeline, {'until="extend"': fitted}), names)
+    short = 'until="extend", extend={"recipe": {"distillation": {"num_tokens": 400, "precision": "no"}}}'
+    exec(shortened(pipeline, {'until="extend"': short}), names)
     exec(shortened(loop, {"% 4 ==": "% 2 =="}), names)
     assert names["result"].rows == Path("out/demo/rows") and names["result"].run is None
     assert len(names["losses"]) == 4 and all(map(math.isfinite, names["losses"]))

@@ -27,7 +27,8 @@ TABLES = {
 
 
 def with_settings(**changes: object) -> ResolvedPipeline:
-    return resolved_pipeline(merged(TABLES, changes))
+    extend = {"extend": {"recipe": {"initialisation": "fitted"}}} if changes.get("extension", True) else {}
+    return resolved_pipeline(merged(TABLES | extend, changes))
 
 
 @pytest.fixture(scope="module")
