@@ -128,7 +128,6 @@ def test_comparisons_of_the_experiments_are_of_valid_pipelines(path: Path) -> No
         "mini": ["demo", str(EXPERIMENTS / "mini.toml")],
         "bert": [str(EXPERIMENTS / "bert-mini.toml")],
         "albert": ["albert-mini"],
-        "chinese": [] if path.stem == "chinese" else [str(EXPERIMENTS / "chinese-mini" / "extended.toml")],
     }
     config = settings(*files.get(path.stem.partition("-")[0], []), str(path))
     seed = config.compare.seeds[0]

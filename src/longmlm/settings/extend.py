@@ -42,7 +42,7 @@ class Distillation:
     window: int | None = None
     """How many tokens on each side a token of the teacher attends to; by default, half of the base model's positions,
     so that tokens that attend to each other never share a position."""
-    num_tokens: int = 150_000
+    num_tokens: int = 300_000
     """Number of tokens to distil on."""
     batch_tokens: int = 2048
     """Tokens per step, rounded to whole rows, at least one row."""
