@@ -12,14 +12,23 @@ Z = 1.96  # of a 95 % interval
 NAMES = {"minilm": "MiniLM", "roberta-mini": "mini", "bert-mini-zh": "Chinese mini"}
 MEASURED = {
     "far repeats": "far_repeats",
-    "own chunks − control": "own_chunks",
-    "short texts − base": "short_texts",
+    "in chunks, from control": "own_chunks",
+    "short texts, from base": "short_texts",
 }
 START_HEAD = (
-    "| model | positions | rows | arm | accuracy (loss) | − base in chunks |",
+    "| model | positions | rows | arm | accuracy (loss) | difference from base_chunks |",
     "|---|---:|---:|---|---:|---:|",
 )
-COLUMNS = ("model", "arm", "seeds", "before", "after", "− base in chunks", "M tokens to recovery", *MEASURED)
+COLUMNS = (
+    "model",
+    "arm",
+    "seeds",
+    "before",
+    "after",
+    "difference from base_chunks",
+    "tokens to recovery (M)",
+    *MEASURED,
+)
 TRAINED_HEAD = (f"| {' | '.join(COLUMNS)} |", f"|---|---|{'---:|' * (len(COLUMNS) - 2)}")
 
 
@@ -47,7 +56,9 @@ def trained_cells(found: Iterable[Data]) -> list[list[str]]:
     for (model, arm), runs in arms.items():
         tokens = [run["tokens_to_recovery"] for run in runs]
         reached = [count for count in tokens if count is not None]
-        recovery = f"{fmean(reached) / 1e6:.2f}" if len(reached) == len(runs) else f"{len(reached)} of {len(runs)}"
+        recovery = (
+            f"{fmean(reached) / 1e6:.2f}" if len(reached) == len(runs) else f"{len(reached)} of {len(runs)} seeds"
+        )
         means = [f"{fmean(run[when]['accuracy'] for run in runs):.2f}" for when in ("before", "after")]
         gains = [
             _interval(_mean([run.get(key) for run in runs])) for key in ("far_repeats", "own_chunks", "short_texts")
@@ -61,7 +72,7 @@ ARMS = {"base_chunks": "base model in chunks", "tile": "tiled", "distilled, 3 la
 
 
 def _mean(differences: list[Data | None]) -> Data | None:
-    """Returns the mean over seeds; its error is that of one seed, since all have the same rows."""
+    """Returns the mean over seeds, of the standard errors too, since all seeds share the rows."""
     known = [one for one in differences if one]
     if len(known) < len(differences):
         return None

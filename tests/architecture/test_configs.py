@@ -58,8 +58,8 @@ def test_the_commands_of_make_demo_compare_the_demo_with_a_control_on_as_many_to
     assert (evaluate.rows, control.extension) == (demo.prepare.output, False)
     assert demo.evaluate and evaluate.recipe.held_out == demo.evaluate.recipe.held_out
     assert Path(str(control.model)).resolve() == Path(str(bundled_resolved(demo.model))).resolve()
-    mine, its = (replace(one.pretrain.recipe, held_out=HeldOut()) for one in (demo, control))
-    assert mine == its
+    demo_recipe, control_recipe = (replace(one.pretrain.recipe, held_out=HeldOut()) for one in (demo, control))
+    assert demo_recipe == control_recipe
     sources = {one.prepare.recipe.sources for one in (demo, control)}
     assert len(sources) == 1 and demo.prepare.recipe.held_out_fraction == control.prepare.recipe.held_out_fraction
 

@@ -43,8 +43,9 @@ def trained_with(pipeline: ResolvedPipeline) -> object:
 class FakeRuns:
     """Runs a pipeline in no time; refuses changed settings as `longmlm run` does.
 
-    `started` are the pipelines that were trained, `provenance` that of their long models. `failures` returns the error
-    of a pipeline that fails, or nothing; the training that would start as number `stopped_at` is stopped by SIGTERM.
+    `started` are the pipelines that were trained, `provenance` is written beside each long model. `failures`
+    returns the error of a pipeline that fails, or nothing; the training that would start as number `stopped_at` is
+    stopped by SIGTERM.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_all_combinations_run_with_one_seed_and_the_best_with_the_others(mine: s
 
 def test_tokens_count_from_the_start_of_a_distillation(mine: str, runs: FakeRuns) -> None:
     distilled = Distilled(
-        layers=1, window=8, precision="no", tokens=5000, flop_share=2 / 3, rows_sha256="", relative_error=0.1
+        layers=1, window=8, precision="no", tokens=5000, flop_ratio=2 / 3, rows_sha256="", relative_error=0.1
     )
     recipe = ExtendRecipe(num_positions=64, initialisation="distilled")
     extension = Extension.of(recipe, ModelSource(name="owner/base"), 16)

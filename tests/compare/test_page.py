@@ -182,18 +182,18 @@ def test_blocks_are_named_by_their_positions_as_in_an_evaluation(comparison: Com
     assert [*blocks_chart(comparison).ticks] == names
 
 
-def test_the_tokens_and_the_work_of_a_distillation_are_named(comparison: Comparison) -> None:
+def test_the_page_states_the_tokens_and_the_flop_of_a_distillation(comparison: Comparison) -> None:
     assert "distillation" not in comparison_page(comparison, "longmlm compare")
     distilled = Distilled(
-        layers=3, window=32, precision="no", tokens=150_000, flop_share=2 / 3, rows_sha256="", relative_error=0.1
+        layers=3, window=32, precision="no", tokens=150_000, flop_ratio=2 / 3, rows_sha256="", relative_error=0.1
     )
     plain, *others = comparison.trials
     shown = comparison_page(
         replace(comparison, trials=(replace(plain, distilled=distilled), *others)), "longmlm compare"
     )
     assert (
-        "Tokens count those of a distillation before training: plain 0.15 M tokens, each with at most 0.67 times the "
-        "FLOP of a trained one." in shown
+        "Token counts include the distillation: 0.15 M tokens for plain (each at most 0.67 times the FLOP of a "
+        "training token)." in shown
     )
 
 

@@ -67,7 +67,7 @@ def test_every_line_is_exact_or_an_estimate_and_nothing_is_written(planned, tmp_
 def test_the_time_of_a_distillation_is_planned(planned):
     assert "distillation" not in planned()["time"][1]
     options = "--extend.recipe.initialisation", "distilled", "--extend.recipe.distillation.num-tokens", "900000"
-    # 1 of 2 layers: 4 passes of a layer, of the 6 of training: 900,000 * 4 / 6 tokens at 1,000 tokens/s
+    # 1 of 2 layers: 4 passes through a layer per token, 6 in training: 900,000 * 4 / 6 tokens at 1,000 tokens/s
     assert "measured now); distillation 10.0 min in one process; prepare" in planned(*options)["time"][1]
 
 

@@ -1,9 +1,9 @@
-"""Extends a model by a distillation that longmlm does not offer, to measure it with local_layers.py.
+"""Extends a model with a variant of the distillation that is not a setting, to measure it with local_layers.py.
 
     python docs/experiments/scripts/distillation_variants.py all-states --base MODEL --rows ROWS --num-positions 1536 \
         --output FOLDER
 
-Variants: `all-states` compares the states of every trained layer, not of the last one alone; `queries-and-keys` and
+Variants: `all-states` compares the states of every trained layer, not only of the last one; `queries-and-keys` and
 `attention` train the position table with the weights of queries and keys, or of attention, and nothing else.
 """
 
@@ -33,7 +33,7 @@ class AllStates(MlmObjective):
         """Returns the states of all layers, one layer after the other."""
         found: list[Tensor] = []
 
-        def keep(_layer: nn.Module, _given: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        def keep(_layer: nn.Module, _inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
             found.append(output if isinstance(output, Tensor) else output[0])
 
         handles = [layer.register_forward_hook(keep) for layer in architecture_of(self.model).layers]
@@ -50,7 +50,7 @@ class Variant(PLAIN):
 
     @classmethod
     def of(cls, model: PreTrainedModel, num_layers: int, precision: ComputePrecision) -> PLAIN:
-        """Returns those of a model, with what the variant compares and trains."""
+        """Returns the lowest layers, with the variant's states and trained parameters."""
         plain = PLAIN.of(model, num_layers, precision)
         lowest = plain.objective.model
         if cls.name == "all-states":
@@ -60,12 +60,12 @@ class Variant(PLAIN):
         return PLAIN(plain.objective, (plain.trained[0], *parts))
 
 
-def report(options: argparse.Namespace) -> None:
+def extend_with_variant(options: argparse.Namespace) -> None:
     """Writes the extended model."""
     Variant.name = options.variant
     distillation.LowestLayers = Variant
-    how = Distillation(num_tokens=options.num_tokens, learning_rate=options.learning_rate)
-    recipe = ExtendRecipe(num_positions=options.num_positions, initialisation="distilled", distillation=how)
+    distilled = Distillation(num_tokens=options.num_tokens, learning_rate=options.learning_rate)
+    recipe = ExtendRecipe(num_positions=options.num_positions, initialisation="distilled", distillation=distilled)
     extend(ExtendConfig(base=options.base, output=options.output, rows=options.rows, recipe=recipe))
 
 
@@ -78,4 +78,4 @@ if __name__ == "__main__":
     parser.add_argument("--output", required=True)
     parser.add_argument("--num-tokens", type=int, default=150_000)
     parser.add_argument("--learning-rate", type=float, default=5e-4)
-    report(parser.parse_args())
+    extend_with_variant(parser.parse_args())

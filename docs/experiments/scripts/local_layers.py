@@ -4,8 +4,8 @@
         --initialisations hierarchical tile fitted --layers 1 2 3 4 5 6 --models distilled=FOLDER --output FOUND.json
 
 The windows have half of the base model's positions on each side, and tiled positions. Each arm is a line in the output,
-with the base model in chunks under the same masks; `--models` names extended models to measure too. `--temperatures`
-multiplies the attention scores of the layers above 3 local ones.
+with the base model in chunks under the same masks; `--models` names extended models to measure too. `--score-factors`
+scales the attention logits of all layers above the local ones.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def extended(base: BaseModel, options: argparse.Namespace, initialisation: Initi
 
 
 def sharpen(model: PreTrainedModel, first_layer: int, factor: float) -> None:
-    """Multiplies the attention scores of the layers from `first_layer` on by `factor`."""
+    """Multiplies the attention logits of the layers from `first_layer` on by `factor`."""
     for layer in architecture_of(model).layers[first_layer:]:
         for name, parameter in layer.named_parameters():
             if ".query." in name:
@@ -77,12 +77,12 @@ def report(options: argparse.Namespace) -> None:
         use_window(long, Window(base.num_positions // 2, 0, number))
         measured = base.measure(MlmObjective(long, precision), "whole")
         add(f"local layers: {number}", "LongformerForMaskedLM", measured)
-    for factor in options.temperatures:
+    for factor in options.score_factors:
         long = extended(base, options, "tile").model
-        use_window(long, Window(base.num_positions // 2, 0, options.sharpened_from))
-        sharpen(long, options.sharpened_from, factor)
+        use_window(long, Window(base.num_positions // 2, 0, options.num_local_layers))
+        sharpen(long, options.num_local_layers, factor)
         measured = base.measure(MlmObjective(long, precision), "whole")
-        add(f"local layers: {options.sharpened_from}, scores above times {factor}", "LongformerForMaskedLM", measured)
+        add(f"local layers: {options.num_local_layers}, logits above times {factor}", "LongformerForMaskedLM", measured)
     for name, folder in (one.split("=", 1) for one in options.models):
         add(name, kind, base.measure(MlmObjective(load_model(folder).model, precision), "whole"))
     path = Path(options.output)
@@ -92,11 +92,17 @@ def report(options: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = base_model_parser(__doc__)
-    parser.add_argument("--name", help="of the model in the output")
+    parser.add_argument("--name", help="model name in the output")
     parser.add_argument("--initialisations", nargs="*", default=[])
     parser.add_argument("--layers", nargs="*", type=int, default=[])
-    parser.add_argument("--temperatures", nargs="*", type=float, default=[], help="factors of scores in upper layers")
-    parser.add_argument("--sharpened-from", type=int, default=3, help="the first layer above local ones")
+    parser.add_argument(
+        "--score-factors",
+        nargs="*",
+        type=float,
+        default=[],
+        help="factors for the attention logits of the layers above the local ones",
+    )
+    parser.add_argument("--num-local-layers", type=int, default=3, help="number of local layers below them")
     parser.add_argument("--models", nargs="*", default=[])
     parser.add_argument("--output", required=True)
     report(parser.parse_args())

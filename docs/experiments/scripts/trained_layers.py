@@ -1,9 +1,9 @@
-"""Accuracy after training: whole rows, own chunks, far repeats and short texts, against the base model and a control.
+"""Accuracy of trained models on whole rows, in chunks, on far repeats and on short texts.
 
     python docs/experiments/scripts/trained_layers.py --model MODEL --rows ROWS --num-positions 1536 --max-rows 40 \
         --runs fitted=RUN "distilled, 3 layers=RUN" --control RUN --output FOUND.json
 
-Each run is an object in the output, with differences paired by row; take as many rows as the run did. `control` is the
+Each run is an object in the output, with differences paired by row; set `--max-rows` as in the run. `control` is the
 base model, trained on as many tokens at its own length and read in chunks; far repeats are masked tokens that occur
 again only outside their chunk.
 """
@@ -46,7 +46,7 @@ def difference(first: Tally, second: Tally) -> dict[str, float] | None:
 
 
 def curve_of(run: Path, distilled_tokens: int) -> dict[str, Any]:
-    """Returns the accuracies of a run before and after training, and the tokens to recovery with the distillation's."""
+    """Returns the accuracies of a run by tokens, and its tokens to recovery; both include the distillation."""
     lines = [line for line in MetricsFile(run).lines() if isinstance(line, EvaluationMetrics)]
     index = first_recovered([line.recovery for line in lines])
     points = [{"tokens": distilled_tokens + line.tokens, "accuracy": line.held_out.whole.accuracy} for line in lines]
@@ -130,7 +130,7 @@ def write(found: list[dict[str, Any]], output: Path) -> None:
 
 if __name__ == "__main__":
     parser = base_model_parser(__doc__)
-    parser.add_argument("--name", help="of the model in the output")
+    parser.add_argument("--name", help="model name in the output")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--runs", nargs="*", default=[], metavar="NAME=RUN")
     parser.add_argument("--comparison", type=Path, help="comparison.json, whose trials are added instead")

@@ -61,15 +61,15 @@ class ModelSource:
 class Distilled:
     """What a distillation used: the rows, and the resolved number of layers, window and precision.
 
-    A token took at most `flop_share` times as many FLOP as one in training. `relative_error` is the mean of the last 20
-    steps: the sum of squared differences over that of squared states.
+    `flop_ratio` bounds the FLOP of a distillation token, relative to a training token. `relative_error` is the mean of
+    the last 20 steps: the sum of squared differences over that of squared states.
     """
 
     layers: int
     window: int
     precision: ComputePrecision
     tokens: int
-    flop_share: float
+    flop_ratio: float
     rows_sha256: str
     relative_error: float
 

@@ -150,13 +150,14 @@ def measured_trial(one: Variant) -> Trial:
     evaluation, record = one.folder / "evaluation" / Evaluation.FILE, read_record(one.folder)
     extension = read_provenance(one.folder / "long").extension
     distilled = extension.distilled if extension else None
-    before = distilled.tokens if distilled else 0
+    distillation_tokens = distilled.tokens if distilled else 0
     return Trial(
         arm=one.arm,
         values=one.values,
         seed=one.seed,
         curve=tuple(
-            replace(line, tokens=before + line.tokens) for line in MetricsFile(one.folder / "run").evaluations()
+            replace(line, tokens=distillation_tokens + line.tokens)
+            for line in MetricsFile(one.folder / "run").evaluations()
         ),
         rows_sha256=record.key["rows"] if record else "",
         base_positions=extension.base_positions if extension else None,

@@ -28,7 +28,7 @@ class Trial:
     """One run: its arm, the values tried for searched settings, and its evaluations, the first before training.
 
     `measured` is what the evaluate stage found; empty if the trial ended with pretrain. `base_positions` are those of a
-    block; None for a model that was not extended. The tokens of `curve` start with those of a distillation.
+    block; None for a model that was not extended. Token counts in `curve` include the distillation.
     """
 
     arm: str

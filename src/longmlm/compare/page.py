@@ -244,14 +244,15 @@ def _arms_text(comparison: Comparison) -> str:
 
 
 def _distillations(comparison: Comparison) -> str:
-    """Returns in a sentence how many of the tokens were those of distillations, and their FLOP."""
+    """Returns a sentence on the distillation tokens of each arm, and their FLOP."""
     found = {trial.arm: trial.distilled for arm in comparison.arms() for trial in arm.trials if trial.distilled}
     parts = (
-        f"{name} {_tokens(float(distilled.tokens))} M tokens, each with at most {distilled.flop_share:.2f} times"
+        f"{_tokens(float(distilled.tokens))} M tokens for {name} (each at most {distilled.flop_ratio:.2f} times "
+        "the FLOP of a training token)"
         for name, distilled in found.items()
     )
     each = ", ".join(parts)
-    return each and f" Tokens count those of a distillation before training: {each} the FLOP of a trained one."
+    return each and f" Token counts include the distillation: {each}."
 
 
 def _shared_base(comparison: Comparison) -> str:

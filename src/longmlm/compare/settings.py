@@ -33,7 +33,7 @@ class CompareSettings:
     """Settings to try for every arm, each with a list of values, such as pretrain.recipe.learning_rate = [1e-4, 3e-4].
     All combinations run with the first seed, the best one of each arm with the other seeds too."""
     seeds: tuple[int, ...] = (42,)
-    """Seeds of order, masks, dropout and the fit of positions. They replace those of the pipeline."""
+    """Random seeds of row order, masks, dropout, fit and distillation. They replace those of the pipeline."""
     baseline: str | None = None
     """Arm that the others are compared with; by default the first that is not the control arm."""
     control: str | None = None

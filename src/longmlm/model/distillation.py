@@ -88,7 +88,7 @@ def distill(
         window=window,
         precision=precision,
         tokens=run.tokens,
-        flop_share=recipe.flop_share(num_layers),
+        flop_ratio=recipe.flop_ratio(num_layers),
         rows_sha256=rows.sha256,
         relative_error=sum(errors) / len(errors),
     )

@@ -226,8 +226,8 @@ def planned_extension(
         if extension.initialisation == "distilled":
             if shares_layers(config):
                 raise ModelError(
-                    "initialisation = distilled (the default of a pipeline) trains the lowest layers alone, and "
-                    "ALBERT's layers share weights: set extend.recipe.initialisation to fitted"
+                    "initialisation = distilled (the default in a pipeline) trains only the lowest layers, which is "
+                    "impossible for ALBERT because its layers share weights: set initialisation to fitted"
                 )
             check_local_layers(extension.distillation.layers or 1, config, "distillation.layers")
     return extension

@@ -93,7 +93,7 @@ def with_lengths(content: Any, num_positions: int) -> Any:
 def extended_table(trained: Float[Tensor, "n width"], extension: Extension) -> Float[Tensor, "positions width"]:
     """Returns the `trained` rows, without reserved ones, extended to `extension.num_positions` rows.
 
-    Those of a fitted table are the start of its fit.
+    For fitted and distilled, this is the stretched table, from which the fit starts.
 
     Example: n = 512 rows p extended hierarchically. Position 1030 = 2 * 512 + 6 has offset 6 in block 2. Its row is
 
@@ -138,7 +138,7 @@ def stretched_table(
 ) -> Float[Tensor, "positions width"]:
     """Returns a table in which the smooth part of `trained` is stretched and the rest repeated; row 0 stays unchanged.
 
-    A fitted table starts from it.
+    The fit of positions starts from this table.
 
     Example: 512 rows p extended to 1536 with smooth_terms = 4. The smooth part s of p is its projection on the cosines
     of 0, 1, 2 and 3 half waves over the 512 positions, and has values between them too. Row 1030 = 2 * 512 + 6 has the

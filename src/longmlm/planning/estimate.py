@@ -1,4 +1,4 @@
-"""What a pipeline will take, before anything runs: steps, epochs, memory and hours; assumed speeds are named."""
+"""Estimates the steps, epochs, memory and time of a pipeline before anything runs; assumed speeds are named."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 from longmlm.settings.results import result_of
 
-# Assumed of one CPU. Measured on an AMD EPYC: 163,000 to 400,000 tokens of English with tokenizers, 736,000 with
-# gigatoken; 65 MB of text in the search for exact copies, 18 MB in that for near ones.
+# Assumed speed of one CPU, per second. Measured on an AMD EPYC: 163,000 to 400,000 tokens of English with tokenizers,
+# 736,000 with gigatoken; 65 MB of text in the search for exact copies, 18 MB in that for near ones.
 PREPARED_TOKENS, PREPARED_TOKENS_FAST = 250_000, 700_000
 SURVEYED_BYTES = {"exact": 65_000_000, "near": 18_000_000}
 LIBRARY_BYTES = 680_000_000  # Python with all libraries of a run, its open files and its page, without the model
@@ -105,17 +105,17 @@ def evaluations_as_steps(num_steps: int, runtime: PretrainRuntime, size: float) 
 
 
 def distillation_time(config: PlanConfig, model: PreTrainedModel, machine: Machine) -> str:
-    """Returns how long the distillation takes, in one process; nothing if there is none, or it is done."""
+    """Returns how long the distillation takes, in one process; an empty string if there is none or it is done."""
     extend = config.extend
     if extend is None or extend.recipe.initialisation != "distilled" or result_of(extend).exists():
         return ""
     recipe, speed = extend.recipe.distillation, machine.tokens_per_second / machine.num_processes
-    seconds = recipe.num_tokens * recipe.flop_share(model.config.num_hidden_layers) / speed
+    seconds = recipe.num_tokens * recipe.flop_ratio(model.config.num_hidden_layers) / speed
     return f"distillation {duration(seconds)} in one process; "
 
 
 def prepare_time(config: PlanConfig, corpus: CorpusSize, rows: RowsSize, vocabulary: Vocabulary | None) -> str:
-    """Returns how long prepare takes, and what that follows from."""
+    """Returns how long prepare takes, and the assumptions."""
     recipe, runtime = config.prepare.recipe, config.prepare.runtime
     if rows.is_exact:
         return "prepare is done"

@@ -8,7 +8,10 @@ from longmlm.settings.tables import Unused
 
 Initialisation = Literal["hierarchical", "tile", "fitted", "distilled"]
 PositionMode = Literal["materialized", "generated"]
-FITTED: tuple[Initialisation, ...] = ("fitted", "distilled")  # change trained rows and draw random numbers
+FITTED: tuple[Initialisation, ...] = (
+    "fitted",
+    "distilled",
+)  # start with a fit, which is random and changes trained rows
 USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some initialisations have
     "alpha": ("hierarchical",),
     "smooth_terms": FITTED,
@@ -55,11 +58,11 @@ class Distillation:
         """Returns how many of a model's layers are trained."""
         return self.layers or -(-num_layers // 2)
 
-    def flop_share(self, num_layers: int) -> float:
-        """Returns the FLOP of a distilled token divided by those of a trained one, rounded up.
+    def flop_ratio(self, num_layers: int) -> float:
+        """Returns an upper bound of the FLOP of a distillation token, relative to a training token.
 
-        Of k layers, the student runs forward and backward and the teacher forward: 4 k passes of a layer. Training has
-        3 of each layer, and the head's, which are not counted: with 3 of 6 layers, 12 / 18.
+        Passes through a layer: teacher forward 1, student forward 1 and backward 2, for each of the k distilled layers;
+        3 for every layer in training, whose head is left out. With k = 3 of 6 layers, 12 / 18.
         """
         return 4 * self.layers_of(num_layers) / (3 * num_layers)
 
@@ -84,8 +87,8 @@ class ExtendRecipe:
     """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
     initialisation: Initialisation = "fitted"
     """How the position table is extended (documentation: The method); fitted and distilled change trained rows.
-    Default: fitted; in a pipeline, distilled, tile if attention_window is set, hierarchical if mode = generated, and
-    fitted if add_tokens is set."""
+    Default: fitted. In a pipeline: tile with attention_window, hierarchical with mode = generated, fitted with
+    add_tokens, otherwise distilled."""
     alpha: float = 0.4
     """Only for hierarchical: weight of the block; the offset within it has weight 1 - alpha."""
     smooth_terms: int = SMOOTH_TERMS
@@ -104,7 +107,7 @@ class ExtendRecipe:
     """Only with attention_window: how many tokens at the start of a row attend to all tokens, and all to them. Default:
     1; in a pipeline, 0 if local_layers is set."""
     seed: int = 0
-    """Seed of the fit of fitted rows, of the rows and masks of a distillation, and of a new head."""
+    """Random seed for the fit of positions, for the row order and masks of a distillation, and for a new head."""
     new_head: bool = False
     """Add an untrained MLM head to a model that has none."""
 

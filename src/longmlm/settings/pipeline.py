@@ -161,10 +161,11 @@ def _name_of(model: str) -> str:
 
 
 def _extension(base: Pipeline, given: Mapping[str, Any]) -> Table:
-    """Returns the recommended initialisation: distilled, for full attention at a length that is new to the model.
+    """Returns the recommended initialisation: distilled, except where it is not possible.
 
-    Packed rows have no added tokens to distil on. Within a window, repeated positions are never seen together. Layers
-    that attend to the whole row make global tokens superfluous.
+    add_tokens: fitted, since packed rows do not contain the added tokens. attention_window: tile, since two tokens with
+    the same position are never within one window. local_layers: no global tokens, since the upper layers see the whole
+    row.
     """
     recipe = table_at(given, "extend", "recipe")
     window = recipe.get("attention_window")
