@@ -22,7 +22,7 @@ SHORTEST = 200  # characters of a document; shorter ones teach nothing about lon
 STAGES = {
     "plan": "tokens, epochs, memory and hours: stop here if they are not what you expect",
     "prepare": "text to rows of whole sentences; OUTPUT/rows/index.html shows fill rates and what was set aside",
-    "extend": "more positions, computed from the trained ones; short texts keep their logits",
+    "extend": "more positions, computed from the trained ones; the lowest layers are distilled on the rows",
     "pretrain": "training until the accuracy is recovered; OUTPUT/run/metrics.jsonl has every number",
     "evaluate": "base model and long model on the same masked tokens; OUTPUT/evaluation/index.html",
     "release": "a folder that transformers loads; refused while the base model is still better",

@@ -1,6 +1,6 @@
 """Trains a long model with transformers' Trainer on the rows, masks and batches of longmlm.
 
-Make the rows and the long model with `longmlm run mine.toml --until prepare`. Then
+Make the rows and the long model with `longmlm run mine.toml --until extend`. Then
 
     python examples/trainer.py out/mine/rows out/mine/long trained --steps 3000
 

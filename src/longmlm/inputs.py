@@ -113,6 +113,8 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
     if needs_all and (error := next(machine_errors(config), None)):
         raise error
     num_positions: int | None = None
+    if config.extend and "extend" not in config.stages and not result_of(config.extend).exists():
+        _check_extend(config.extend, needs_all)  # prepare's rows are for the long model
     for stage in stages_to_run(config):
         match stage:
             case PrepareConfig():

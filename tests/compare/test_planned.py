@@ -39,6 +39,20 @@ def planned(text: str, arm: str = "a", **values: object) -> Variant:
     return variant(settings(written(Path(), "mine.toml", text)), arm, values, 42)
 
 
+def test_an_arm_with_its_own_initialisation_has_none_of_the_settings_of_the_pipelines() -> None:
+    text = BASE + "[extend.recipe.distillation]\nnum_tokens = 5000\n[extend.recipe]\nsmooth_terms = 5\n"
+    arms = '[compare.arms.a.extend.recipe]\ninitialisation = "fitted"\n[compare.arms.own]\n'
+    recipes = [planned(text + arms, arm).pipeline.extend.recipe for arm in ("a", "own")]
+    assert [(recipe.initialisation, recipe.smooth_terms, recipe.distillation.num_tokens) for recipe in recipes] == [
+        ("fitted", 5, 300_000),
+        ("distilled", 5, 5000),
+    ]
+    arms = "[compare.arms.a.extend.recipe]\nattention_window = 16\n[compare.arms.own]\n"
+    assert planned(text + arms).pipeline.extend.recipe.initialisation == "tile"
+    searched = {"extend.recipe.initialisation": "tile"}
+    assert planned(f"{text}[compare.arms.a]\n[compare.arms.own]\n", **searched).pipeline.extend.recipe.smooth_terms == 4
+
+
 def test_a_pipeline_with_explicit_paths_writes_into_the_folder_of_the_trial() -> None:
     resolved = to_toml(parse(ResolvedPipeline, [written(Path(), "base.toml", BASE)]))
     arms = '[compare]\ncontrol = "own"\n[compare.arms.a]\n[compare.arms.own]\nlength = 32\nextension = false\n'

@@ -19,6 +19,7 @@ MILLION = Sizes(num_parameters=1_000_000, vocabulary_size=30_000, num_tokens=10_
 
 def pipeline(**changes: object):
     base = {"model": "owner/base", "corpus": ["a.txt"], "length": 1024, "output": "out"}
+    base["extend"] = {"recipe": {"initialisation": "fitted"}}
     return resolved_pipeline(merged(base, changes))
 
 
@@ -38,6 +39,12 @@ def test_every_result_is_counted() -> None:
         release={"recipe": {"weights": "bf16", "onnx": True}}, pretrain={"runtime": {"checkpoints_kept": 3}}
     )
     assert result_bytes(smaller, MILLION) == expected | {"pretrain": 5 * 12e6, "release": 12e6}
+
+
+def test_an_interrupted_distillation_is_counted_with_the_long_model() -> None:
+    """Half of the parameters with two moments each, twice while they are saved: 12 bytes of a parameter."""
+    distilled = pipeline(extend={"recipe": {"initialisation": "distilled"}})
+    assert result_bytes(distilled, MILLION)["extend"] - result_bytes(pipeline(), MILLION)["extend"] == 12e6
 
 
 def test_a_disk_that_is_too_small_is_refused_with_all_numbers(free: dict[str, int]) -> None:

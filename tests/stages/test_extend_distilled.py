@@ -11,6 +11,7 @@ import longmlm
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.config import resolved_pipeline
 from longmlm.errors import PositionsError
+from longmlm.inputs import check_inputs
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.stages.extend import extend
@@ -86,6 +87,13 @@ def test_a_model_distilled_on_other_rows_is_not_current(world: World, tmp_path: 
     (tmp_path / "rows").rename(tmp_path / "before")
     tiny_rows(tmp_path / "made", world.base, packing="doc-sentences").rename(tmp_path / "rows")
     assert [pair.name for pair in differences(pipeline, "extend")] == ["other rows"]
+
+
+def test_rows_are_not_made_for_a_length_that_the_model_cannot_have(world: World, tmp_path: Path) -> None:
+    base = {"model": str(world.base), "corpus": [str(world.rows.parent / "text.jsonl")], "output": str(tmp_path)}
+    config = resolved_pipeline({**base, "length": NUM_POSITIONS**2 + 1, "until": "prepare"})
+    with pytest.raises(PositionsError, match=f"extend to {NUM_POSITIONS**2} at most"):
+        check_inputs(config)
 
 
 def test_a_pipeline_ends_after_the_stage_that_until_names(world: World, tmp_path: Path) -> None:

@@ -59,16 +59,19 @@ def test_every_line_is_exact_or_an_estimate_and_nothing_is_written(planned, tmp_
     assert kinds.pop("corpus") == kinds.pop("model") == "exact"
     assert set(kinds.values()) == {"estimate"}
     assert re.search(
-        r"\(1,000 tokens/s on this CPU, \d+ threads?, measured now\); prepare 0.0 min \(1 w", lines["time"][1]
+        r"\(1,000 tokens/s on this CPU, \d+ threads?, measured now\); distillation 3.3 min in one process; "
+        r"prepare 0.0 min \(1 w",
+        lines["time"][1],
     )
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 
 def test_the_time_of_a_distillation_is_planned(planned):
-    assert "distillation" not in planned()["time"][1]
-    options = "--extend.recipe.initialisation", "distilled", "--extend.recipe.distillation.num-tokens", "900000"
+    assert "distillation" not in planned("--extend.recipe.initialisation", "fitted")["time"][1]
     # 1 of 2 layers: 4 passes through a layer per token, 6 in training: 900,000 * 4 / 6 tokens at 1,000 tokens/s
-    assert "measured now); distillation 10.0 min in one process; prepare" in planned(*options)["time"][1]
+    for launch in ((), ("--launch", "two-cpu-processes")):  # the speed is that of the machine, not of a process
+        lines = planned("--extend.recipe.distillation.num-tokens", "900000", *launch)
+        assert "measured now); distillation 10.0 min in one process; prepare" in lines["time"][1]
 
 
 def test_plan_and_prepare_name_text_that_the_tokenizer_does_not_know(planned, tmp_path, capsys):

@@ -26,6 +26,7 @@ from longmlm.folders import MANIFEST, sha256_of
 from longmlm.hubs.model_files import local_model_sha256
 from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, sha256_of_json, trial_name
 from longmlm.settings.effects import settings_without_effect
+from longmlm.settings.extend import USED_BY
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
 from longmlm.settings.publishing import Publishing, redacted_settings
 from longmlm.settings.results import LOCATIONS, result_of, result_settings, result_settings_by_name
@@ -197,6 +198,13 @@ def _with_values(config: ComparedPipeline, tables: Table, arm: str, values: Mapp
         terms = table_at(tables, "extend", "recipe").get("add_tokens")
         tables = {name: table for name, table in tables.items() if name != "extend"}
         tables |= {"extend": {"recipe": {"add_tokens": terms}}} if terms else {}
+    own = functools.reduce(merged, itertools.starmap(table_of, values.items()), overlay)
+    chosen = table_at(own, "extend", "recipe")
+    if chosen.keys() & {"initialisation", "attention_window", "mode"}:  # an arm cannot remove what others use
+        unused = (
+            f"extend.recipe.{name}" for name, users in USED_BY.items() if chosen.get("initialisation") not in users
+        )
+        tables = functools.reduce(without, unused, tables)
     if "length" in {**overlay, **values}:
         for stage, name in DERIVED_FROM_LENGTH:
             if table_at(tables, stage, "recipe").get(name) == config.length:
@@ -204,7 +212,7 @@ def _with_values(config: ComparedPipeline, tables: Table, arm: str, values: Mapp
                 tables = {**tables, stage: {**tables[stage], "recipe": recipe}}
     if arm == config.compare.control:
         tables = merged(tables, {"pretrain": {"recipe": {"batch_tokens": config.pretrain.recipe.batch_tokens}}})
-    return functools.reduce(merged, itertools.starmap(table_of, values.items()), merged(tables, overlay))
+    return merged(tables, own)
 
 
 def _leaves_extension_out(config: ComparedPipeline, arm: str) -> bool:

@@ -12,6 +12,7 @@ from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.results import result_of
 
 WEIGHT_BYTES = 4  # of a parameter in fp32
+DISTILLED_BYTES = 12  # of a parameter: half of them with two moments each, and a second copy while they are saved
 RELEASED_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 REMEDY = "free some space, lower pretrain.runtime.checkpoints_kept, or name an output on another disk"
 ONNX_BYTES = 10  # of a parameter: encoder and MLM model, each in fp32 and int8
@@ -30,7 +31,7 @@ def result_bytes(config: ResolvedPipeline, sizes: Sizes) -> dict[str, float]:
     """Returns the bytes of the result of each stage that writes weights or rows."""
     release, pretrain = config.release.recipe, config.pretrain
     per_parameter = {
-        "extend": WEIGHT_BYTES if config.extend else 0,
+        "extend": (WEIGHT_BYTES + DISTILLED_BYTES * (config.extend.rows is not None)) if config.extend else 0,
         "pretrain": SAVED_BYTES * pretrain.runtime.num_checkpoints(pretrain.recipe.num_steps),
         "release": RELEASED_BYTES[release.weights] + ONNX_BYTES * release.onnx,
     }

@@ -260,7 +260,7 @@ def attention_note(recipe: ExtendRecipe, base_positions: int, config: Any) -> st
             return ""
         return (
             f"full attention over {num_positions} positions, {num_positions // base_positions} times as many as were "
-            "trained: with 8 times as many, MiniLM kept half of its accuracy before training. attention_window = "
+            "trained: with 8 times as many fitted positions, MiniLM kept half of its accuracy. attention_window = "
             f"{widest} with initialisation = tile keeps almost all, and makes a Longformer (documentation: The method)"
         )
     if is_tile and window > widest:

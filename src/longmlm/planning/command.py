@@ -84,7 +84,8 @@ def plan(config: PlanConfig) -> None:
             _time(
                 training,
                 machine,
-                distillation_time(config, model, machine) + prepare_time(config, corpus, rows, vocabulary),
+                distillation_time(config, model, machine, work.has_gpu)
+                + prepare_time(config, corpus, rows, vocabulary),
             ),
         ),
     ):

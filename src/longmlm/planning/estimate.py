@@ -104,12 +104,13 @@ def evaluations_as_steps(num_steps: int, runtime: PretrainRuntime, size: float) 
     return (math.ceil(num_steps / runtime.evaluate_every_steps) + 2) * size / 3
 
 
-def distillation_time(config: PlanConfig, model: PreTrainedModel, machine: Machine) -> str:
+def distillation_time(config: PlanConfig, model: PreTrainedModel, machine: Machine, has_gpu: bool) -> str:
     """Returns how long the distillation takes, in one process; an empty string if there is none or it is done."""
     extend = config.extend
     if extend is None or extend.recipe.initialisation != "distilled" or result_of(extend).exists():
         return ""
-    recipe, speed = extend.recipe.distillation, machine.tokens_per_second / machine.num_processes
+    recipe = extend.recipe.distillation
+    speed = machine.tokens_per_second / (machine.num_processes if has_gpu else 1)  # a CPU is shared by its processes
     seconds = recipe.num_tokens * recipe.flop_ratio(model.config.num_hidden_layers) / speed
     return f"distillation {duration(seconds)} in one process; "
 
