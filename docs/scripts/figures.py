@@ -13,6 +13,7 @@ from typing import Any
 
 import layers
 from claims import CLAIMS, PAIRS_HEAD, cells, interval, pair_cells, task_cells
+from layers import signed
 
 from longmlm.artifacts.accuracy import difference
 
@@ -46,14 +47,15 @@ def filled(page: str) -> str:
 
 def named() -> dict[str, list[str]]:
     """Returns by page the figures that stand in its sentences, as they are written there."""
-    return {"README.md": [*_of_minilm(), *_of_speed()], "expectations.md": [*_of_short_texts(), *_of_lengths()]}
+    found = {"README.md": [*_of_minilm(), *_of_speed()], "expectations.md": [*_of_short_texts(), *_of_lengths()]}
+    return {page: own + layers.named()[page] for page, own in found.items()}
 
 
 def quoted() -> dict[str, list[str]]:
     """Returns by page of docs/ the findings of experiment 11 that its sentences quote, with their intervals."""
     found: dict[str, list[str]] = {}
     for claim in (claim for claim in CLAIMS if claim.page):
-        found.setdefault(claim.page, []).append(interval(claim.measured(data(claim.comparison)), _signed))
+        found.setdefault(claim.page, []).append(interval(claim.measured(data(claim.comparison)), signed))
     return found
 
 
@@ -115,13 +117,13 @@ def context() -> list[str]:
 def tasks() -> list[str]:
     """Returns the table of differences on labelled tasks, with intervals before and after correction."""
     study = json.loads((EXPERIMENTS / "downstream.json").read_text(encoding="utf-8"))
-    return _table("| task | compared | difference | corrected |", "|---|---|---|---|", task_cells(study, _signed))
+    return _table("| task | compared | difference | corrected |", "|---|---|---|---|", task_cells(study, signed))
 
 
 def findings() -> list[str]:
     """Returns the table of what papers found, and what was found here."""
     head = "| paper | finding | compared | difference, 95 % interval | seeds | result |"
-    return _table(head, "|---|---|---|---|---:|---|", cells(data, _signed))
+    return _table(head, "|---|---|---|---|---:|---|", cells(data, signed))
 
 
 def minilm(language: int = 0) -> list[str]:
@@ -180,7 +182,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "pays-zh": partial(pays, 1),
     "demo": demo,
     "findings": findings,
-    "pairs": lambda: _table(*PAIRS_HEAD, pair_cells(data, _signed)),
+    "pairs": lambda: _table(*PAIRS_HEAD, pair_cells(data, signed)),
     **layers.TABLES,
 }
 
@@ -220,7 +222,7 @@ def _of_speed() -> list[str]:
 def _of_short_texts() -> list[str]:
     """Returns how the trained models do on rows cut to the base model's length, compared with it."""
     found = [data("summary")[key]["evaluation"] for key in (MINILM, CHINESE)]
-    return [_signed(one["long_after_cut"] - one["base_cut"]) for one in found] + [
+    return [signed(one["long_after_cut"] - one["base_cut"]) for one in found] + [
         _points(_gain("long_after_cut", "base_cut"))
     ]
 
@@ -232,7 +234,7 @@ def _of_lengths() -> list[str]:
     return [
         f"{minilm['base_cut']:.2f}",
         f"{at_4096['fitted']['accuracy']:.1f} of {at_4096['base_chunks']['accuracy']:.1f} %",
-        f"{_signed(minilm['long_after'] - minilm['base_chunks'])} points",
+        f"{signed(minilm['long_after'] - minilm['base_chunks'])} points",
         f"{_points(_gain('long_after', 'base_chunks'))} points",
         *{f"both have {_run(key, 'hierarchical')['long_before']} is chance" for key in (MINILM, CHINESE)},
     ]
@@ -282,11 +284,7 @@ def _with_error(measured: dict[str, Any]) -> str:
 
 
 def _points(gain: dict[str, float]) -> str:
-    return f"{_signed(gain['points'])} ± {gain['standard_error']:.2f}"
-
-
-def _signed(points: float) -> str:
-    return f"{points:+.2f}".replace("-", "−")
+    return f"{signed(gain['points'])} ± {gain['standard_error']:.2f}"
 
 
 def _millions(tokens: float) -> str:

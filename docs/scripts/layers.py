@@ -8,6 +8,7 @@ from typing import Any
 
 Data = dict[str, Any]
 FOUND = Path(__file__).parents[1] / "experiments" / "data" / "local-layers.json"
+DEFAULT, MINILM_POSITIONS = "distilled: 3 layers, 300,000 tokens (default)", 1536
 Z = 1.96  # of a 95 % interval
 NAMES = {"minilm": "MiniLM", "roberta-mini": "mini", "bert-mini-zh": "Chinese mini"}
 MEASURED = {
@@ -68,7 +69,7 @@ def trained_cells(found: Iterable[Data]) -> list[list[str]]:
     return lines
 
 
-ARMS = {"base_chunks": "base model in chunks", "tile": "tiled", "distilled, 3 layers": "distilled (default)"}
+ARMS = {"base_chunks": "base model in chunks", "tile": "tiled"}
 
 
 def _mean(differences: list[Data | None]) -> Data | None:
@@ -87,10 +88,11 @@ def _interval(gain: Data | None) -> str:
     if gain is None:
         return "–"
     margin = Z * gain["standard_error"]
-    return f"{_signed(gain['points'])} [{_signed(gain['points'] - margin)}, {_signed(gain['points'] + margin)}]"
+    return f"{signed(gain['points'])} [{signed(gain['points'] - margin)}, {signed(gain['points'] + margin)}]"
 
 
-def _signed(points: float) -> str:
+def signed(points: float) -> str:
+    """Returns points with their sign."""
     return f"{points:+.2f}".replace("-", "−")
 
 
@@ -100,6 +102,17 @@ def _table(head: tuple[str, ...], cells: list[list[str]]) -> list[str]:
 
 def _found() -> list[Data]:
     return json.loads(FOUND.read_text(encoding="utf-8"))
+
+
+def named() -> dict[str, list[str]]:
+    """Returns by page the figures of MiniLM at 1536 positions that stand in its sentences."""
+    found = {one["arm"]: one for one in _found() if "after" not in one and one["positions"] == MINILM_POSITIONS}
+    distilled, fitted = found[DEFAULT], found["fitted"]
+    lost = [
+        f"{-one['difference']['points']:.2f} ± {one['difference']['standard_error']:.2f}" for one in (distilled, fitted)
+    ]
+    base, *kept = (f"{one['before']['accuracy']:.2f}" for one in (found["base_chunks"], distilled, fitted))
+    return {"README.md": [*lost, "0.3 M"], "expectations.md": [f"{kept[0]} of the {base} %", kept[1]]}
 
 
 TABLES = {

@@ -28,6 +28,7 @@ from longmlm.model.loading import LoadedModel, load_trained
 from longmlm.model.mlm import MlmObjective
 from longmlm.runtime.launch import resolved_precision
 
+SAME = ("model", "positions", "arm", "seed")
 VIEWS: tuple[RowView, ...] = ("whole", "chunks", "cut")
 
 
@@ -123,8 +124,10 @@ def report(options: argparse.Namespace) -> None:
 
 
 def write(found: list[dict[str, Any]], output: Path) -> None:
-    """Adds objects to the output."""
+    """Adds objects to the output, in place of those with the same model, arm and seed."""
     earlier = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else []
+    new = [[one[key] for key in SAME] for one in found]
+    earlier = [one for one in earlier if "after" not in one or [one[key] for key in SAME] not in new]
     output.write_text(json.dumps([*earlier, *found], indent=1) + "\n", encoding="utf-8")
 
 
