@@ -61,17 +61,18 @@ def quoted() -> dict[str, list[str]]:
 
 def lost() -> list[str]:
     """Returns the table of accuracies before any training."""
-    head = "| model | positions | base | fitted | hierarchical | window |"
+    head, summary = "| model | positions | base | distilled | fitted | hierarchical | window |", data("summary")
     cells = [
-        [*_names(key), f"{data('summary')[key]['base_cut']}", *(f"{_run(key, arm)['long_before']}" for arm in ARMS)]
+        [*_names(key), f"{summary[key]['base_cut']}", "–", *(f"{_run(key, arm)['long_before']}" for arm in ARMS)]
         for key in (MINILM, CHINESE)
     ]
     window = {one["positions"]: one for one in data("recorded")["before_training_by_length"]}[1536]["tile, window"]
     cells[0].append(f"{_with_error(window)} {COPIED}")
     cells[1].append("–")
-    runs = ("demo", "base_cut"), ("demo", "long_before"), ("hierarchical", "long_after"), ("window", "long_after")
+    before = (("fitted", "long_before"), ("hierarchical", "long_after"), ("window", "long_after"))
+    runs = ("demo", "base_cut"), ("demo", "long_before"), *before
     cells.append([*_names(BUNDLED), *(_accuracy(*run) for run in runs)])
-    return _table(head, "|---|---|---:|---:|---:|---:|", cells)
+    return _table(head, "|---|---|---:|---:|---:|---:|---:|", cells)
 
 
 def returns() -> list[str]:
@@ -92,7 +93,8 @@ def returns() -> list[str]:
     last = data("demo")["curve"][-1]
     resolution = _millions(second["tokens"] - first["tokens"])
     end = f"{last['whole']['accuracy']:.2f} at {_millions(last['tokens'])}"
-    cells.append([f"{NAMES[BUNDLED]} (demo)", "fitted", "1", _millions(back["tokens"]), resolution, end])
+    tokens = _millions(data("demo")["distillation_tokens"] + back["tokens"])
+    cells.append([f"{NAMES[BUNDLED]} (demo)", "distilled", "1", tokens, resolution, end])
     return _table(head, "|---|---|---:|---:|---:|---|", cells)
 
 

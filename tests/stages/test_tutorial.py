@@ -1,5 +1,6 @@
 """The commands and the code of the tutorial run as they are printed, in an empty folder, offline."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def test_tutorial(tmp_path: Path, run, auto_precision) -> None:
     assert "held_out_fraction = 0.3" in (tmp_path / "small.toml").read_text()
     prepare, extend = "longmlm prepare mine.toml small.toml", "longmlm extend mine.toml small.toml"
     assert _up_to_speed(outputs[prepare]) == _up_to_speed(_printed(page, prepare))
-    assert outputs[extend] == _printed(page, extend)
+    assert _without_numbers(outputs[extend]) == _without_numbers(_printed(page, extend))
     assert (tmp_path / "out" / "mine" / "release" / "README.md").is_file()
     assert (tmp_path / "zh.toml").is_file()
 
@@ -52,6 +53,11 @@ def _printed(page: Page, command: str) -> str:
     """Returns the output that the page shows for a command."""
     blocks = [content for _, content in page.blocks]
     return blocks[blocks.index(f"{command}\n") + 1]
+
+
+def _without_numbers(output: str) -> str:
+    """Returns the output without the numbers that differ with the machine and the length of the distillation."""
+    return re.sub(r"\d[\d,.]*", "N", output)
 
 
 def _up_to_speed(output: str) -> str:

@@ -18,7 +18,7 @@ def walk_through(
     """Runs the blocks of shell and Python, applies those of TOML to mine.toml, and returns the output by command.
 
     A block of TOML that begins with the comment `# NAME.toml` is saved under that name instead.
-    Training is shortened by `settings`, so a model that has not recovered is released. Commands that start with one of
+    Training is shortened by `settings`, and distillation too, so a model that has not recovered is released. Commands that start with one of
     `skipped` are left out.
     """
     outputs = {}
@@ -72,7 +72,7 @@ def _set(path: Path, block: str) -> None:
 
 def _shorten(path: Path, settings: Mapping[str, str]) -> None:
     if path.is_file() and not re.search("^allow_unrecovered", path.read_text(encoding="utf-8"), re.MULTILINE):
-        _set(path, "[release.recipe]\nallow_unrecovered = true\n")
+        _set(path, "[release.recipe]\nallow_unrecovered = true\n[extend.recipe.distillation]\nnum_tokens = 500\n")
     if path.is_file():
         text = path.read_text(encoding="utf-8")
         for key, value in settings.items():

@@ -1,6 +1,6 @@
 """Keeps the figures of a run in docs/experiments/data/NAME.json: its evaluation, and its accuracies during training.
 
-    python docs/experiments/scripts/keep.py NAME "COMMAND" EVALUATION_JSON [METRICS_JSONL]
+    python docs/experiments/scripts/keep.py NAME "COMMAND" EVALUATION_JSON [METRICS_JSONL] [--distillation-tokens N]
 
 What docs/scripts/figures.py does not need is left out: single positions and filled masks.
 """
@@ -38,8 +38,10 @@ if __name__ == "__main__":
     parser.add_argument("command")
     parser.add_argument("evaluation", type=Path)
     parser.add_argument("metrics", type=Path, nargs="?")
+    parser.add_argument("--distillation-tokens", type=int, default=0)
     options = parser.parse_args()
-    found = {"command": options.command, **kept(json.loads(options.evaluation.read_text(encoding="utf-8")))}
+    about = {"command": options.command, "distillation_tokens": options.distillation_tokens}
+    found = {**about, **kept(json.loads(options.evaluation.read_text(encoding="utf-8")))}
     if options.metrics:
         found["curve"] = curve(options.metrics.read_text(encoding="utf-8").splitlines())
     (DATA / f"{options.name}.json").write_text(f"{json.dumps(found)}\n", encoding="utf-8")
