@@ -57,6 +57,9 @@ FEW = {"NUM_STEPS": "0", "NUM_DOCUMENTS": "2", "HELD_OUT_ROWS": "2", "OUTPUT": "
 SETTINGS = """
 [prepare.recipe]
 held_out_fraction = 0.25
+[extend.recipe.distillation]
+num_tokens = 400
+precision = "no"
 [pretrain.recipe]
 num_steps = 4
 batch_tokens = 320
