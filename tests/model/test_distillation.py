@@ -5,17 +5,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForMaskedLM
 
 from longmlm.artifacts.provenance import Extension
 from longmlm.data.rows import Rows, open_rows
 from longmlm.errors import DataError
 from longmlm.model import distillation
+from longmlm.model.carried import save_model
 from longmlm.model.distillation import distill
 from longmlm.model.extension import long_table, with_distilled_layers, with_positions
+from longmlm.model.families import LEARNED_FAMILIES, SHARED_LAYERS
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.position_table import position_table_of
 from longmlm.settings.extend import Distillation
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_extension
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_extension, tiny_folder, tiny_rows
 
 SETTINGS = Distillation(layers=1, num_tokens=4800, batch_tokens=80, learning_rate=2e-3, precision="no")
 
@@ -66,6 +69,24 @@ def test_the_lowest_layer_comes_closer_to_the_states_within_a_window(
     before, after = ((states(one.model, tokens) - goal).square().sum() for one in (long, trained))
     assert after < 0.85 * before
     assert distilled.relative_error == pytest.approx(float(after / goal.square().sum()), rel=0.5)
+
+
+@pytest.mark.parametrize("family", sorted({*LEARNED_FAMILIES} - {*SHARED_LAYERS}))
+def test_every_family_comes_closer_to_the_states_within_a_window(family: str, tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "base", family, pad=0 if family in ("bert", "electra", "distilbert") else 1)
+    rows, base, extension = open_rows(tiny_rows(tmp_path, folder), "train"), load_model(str(folder)), extension_of()
+    long = long_of(base, extension)
+    trained, record = with_distilled_layers(long, base, extension, rows, tmp_path / "unfinished")
+    untrained = replace(SETTINGS, num_tokens=800, learning_rate=1e-9)  # the error of the table alone
+    _, start = with_distilled_layers(
+        long, base, extension_of(distillation=untrained), rows, tmp_path / "other unfinished"
+    )
+    assert 0 < record.distilled.relative_error < 0.9 * start.distilled.relative_error
+    save_model(trained.model, trained.tokenizer, trained.carried, tmp_path / "long")
+    stock = AutoModelForMaskedLM.from_pretrained(tmp_path / "long").eval()
+    tokens = torch.from_numpy(rows[3].input_ids.astype(int))[None]
+    with torch.no_grad():
+        assert torch.allclose(stock(tokens).logits, trained.model.eval()(tokens).logits, atol=1e-5)
 
 
 def test_only_the_lowest_layers_and_the_position_table_change(base: LoadedModel, rows: Rows, tmp_path: Path) -> None:
