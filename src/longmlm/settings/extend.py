@@ -8,10 +8,7 @@ from longmlm.settings.tables import Unused
 
 Initialisation = Literal["hierarchical", "tile", "fitted", "distilled"]
 PositionMode = Literal["materialized", "generated"]
-FITTED: tuple[Initialisation, ...] = (
-    "fitted",
-    "distilled",
-)  # start with a fit, which is random and changes trained rows
+FITTED: tuple[Initialisation, ...] = ("fitted", "distilled")  # their fit is random and changes trained rows
 USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some initialisations have
     "alpha": ("hierarchical",),
     "smooth_terms": FITTED,
