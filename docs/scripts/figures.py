@@ -135,43 +135,12 @@ def minilm(language: int = 0) -> list[str]:
     return _table(f"| {('accuracy of', '准确率')[language]} | % |", "|---|---:|", cells)
 
 
-def pays(language: int = 0) -> list[str]:
-    """Returns README's table of the gain of whole rows over chunks, by where else in the row the token occurs."""
-    cells = []
-    for one in data("recorded")["where_longer_context_helps"][:-1]:
-        gains = [_points(one["models"]["fitted, full attention"][f"whole_minus_{other}"]) for other in OTHERS]
-        cells.append([PLACES[one["token_occurs"]][language], f"{one['share_percent']:.0f} %", *gains])
-    return _table(f"| {' | '.join(head[language] for head in GAIN)} |", "|---|---:|---:|---:|", cells)
-
-
-def demo() -> list[str]:
-    """Returns README's table of accuracies of the demo."""
-    return _columns({view: measured["whole"] for view, measured in data("demo")["measured"].items()})
-
-
 ARMS = ("fitted", "hierarchical")
 VIEWS = ("base_cut", "base_chunks", "long_before", "long_after", "long_after_cut")
 READ = {
-    "base_cut": ("the base model on the first 512 tokens of each row", "原模型，只读每行的前 512 个 token"),
-    "base_chunks": ("the base model on whole rows, in chunks of 512", "原模型，按 512 一段读整行"),
-    "long_before": ("the long model on whole rows, before training", "长模型读整行，训练之前"),
-    "long_after": ("the long model on whole rows, after training", "长模型读整行，训练之后"),
-    "long_after_cut": (
-        "the long model on the first 512 tokens, after training",
-        "长模型读前 512 个 token，训练之后",
-    ),
-}
-OTHERS = ("own_chunks", "control")
-GAIN = (
-    ("the masked token also occurs", "被遮盖的 token 还出现在"),
-    ("share of tokens", "占 token 的比例"),
-    ("over the same model on chunks", "比分段阅读的同一个模型"),
-    ("over the control", "比对照组"),
-)
-PLACES = {
-    "in its chunk": ("in its chunk", "本段之内"),
-    "elsewhere only": ("only elsewhere in the row", "只在同一行的其他段"),
-    "nowhere": ("nowhere else in the row", "同一行的其他位置都没有"),
+    "base_chunks": ("the base model, in chunks of 512 tokens", "原模型，按 512 个 token 一段"),
+    "long_before": ("the long model before training, with `fitted` positions", "长模型，训练之前，用 `fitted` 位置"),
+    "long_after": ("the long model after training", "长模型，训练之后"),
 }
 TABLES: dict[str, Callable[[], list[str]]] = {
     "lost": lost,
@@ -180,9 +149,6 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "tasks": tasks,
     "minilm": minilm,
     "minilm-zh": partial(minilm, 1),
-    "pays": pays,
-    "pays-zh": partial(pays, 1),
-    "demo": demo,
     "findings": findings,
     "pairs": lambda: _table(*PAIRS_HEAD, pair_cells(data, signed)),
     **layers.TABLES,
@@ -190,35 +156,19 @@ TABLES: dict[str, Callable[[], list[str]]] = {
 
 
 def _of_minilm() -> list[str]:
-    """Returns MiniLM's figures in README: recovery, gain over chunks and over the control."""
-    evaluation = data("summary")[MINILM]["evaluation"]
-    gain, copied = evaluation["long_after"] - evaluation["base_chunks"], data("recorded")["where_longer_context_helps"]
-    over_control = copied[-1]["models"]["fitted, full attention"]["whole_minus_control"]
-    fitted, hierarchical = (_run(MINILM, arm) for arm in ARMS)
-    return [
-        *(f"{run['tokens_to_recovery'] / 1e6:.1f} M" for run in (fitted, hierarchical)),
-        f"{EVERY[MINILM] * fitted['tokens_trained'] / fitted['num_steps'] / 1e6:.1f} M",
-        f"{fitted['tokens_trained'] / 1e6:.1f} M",
-        f"{gain:.2f}",
-        f"{over_control['points']:.2f} ± {over_control['standard_error']:.2f}",
-    ]
+    """Returns MiniLM's figures in README: tokens, and the differences from the control."""
+    _, far, *_, whole = data("recorded")["where_longer_context_helps"]
+    over_control = [one["models"]["fitted, full attention"]["whole_minus_control"] for one in (whole, far)]
+    gains = (f"{gain['points']:.2f} ± {gain['standard_error']:.2f}" for gain in over_control)
+    return [f"{_run(MINILM, ARMS[0])['tokens_trained'] / 1e6:.1f} M", *gains, f"{far['share_percent']:.0f} %"]
 
 
 def _of_speed() -> list[str]:
-    """Returns the ratios of training steps on 1536 tokens, with dropout 0.1 and without, and the share of memory."""
+    """Returns the lowest and the highest ratio of training steps on 1536 tokens without dropout."""
     results = json.loads((ROOT / "docs" / "performance.json").read_text(encoding="utf-8"))
-    steps = [
-        each
-        for one in results
-        if one["name"].startswith("training step")
-        for each in (one, *one["others"])
-        if "1 x 1536" in each["shape"]
-    ]
-    found = []
-    for dropout, places in (("0.1", 1), ("0.0", 2)):
-        ratios = sorted(each["ratio"] for each in steps if f"dropout {dropout}" in each["shape"])
-        found += [f"{ratio:.{places}f}" for ratio in (ratios[0], ratios[-1])]
-    return [f"{found[0]} to {found[1]}", f"{found[2]} to {found[3]}", "0.1"]
+    found = [each for one in results if one["name"].startswith("training step") for each in (one, *one["others"])]
+    ratios = sorted(one["ratio"] for one in found if "1 x 1536" in one["shape"] and "dropout 0.0" in one["shape"])
+    return [f"{ratios[0]:.2f} to {ratios[-1]:.2f}"]
 
 
 def _of_short_texts() -> list[str]:
@@ -257,11 +207,6 @@ def _whole_row(views: dict[str, Any]) -> dict[str, Any]:
     summary = data("summary")[MINILM]["evaluation"]
     assert all(views[view]["accuracy"] == summary[view] for view in VIEWS)
     return views
-
-
-def _columns(views: dict[str, Any]) -> list[str]:
-    head = f"| accuracy in % | {' | '.join(VIEWS)} |"
-    return _table(head, f"|---|{'---:|' * len(VIEWS)}", [["whole row", *(_with_error(views[view]) for view in VIEWS)]])
 
 
 def _table(head: str, line: str, cells: list[list[str]]) -> list[str]:
