@@ -82,9 +82,8 @@ def _refuse(name: str, result: Path, found: list[Pair]) -> None:
         raise FolderError(f"{made} with other settings: {listed}; set them back, or name another output{longer}")
     for pair in found:
         again = f", or move {result} away to make it again" if name == "extend" else ""
-        raise DataError(
-            f"{made} from {pair.name} than {pair.place} holds now: name another output{again}, or restore that input"
-        )
+        remedy = f"name another output{again}, or restore that input"
+        raise DataError(f"{made} from {pair.name} than {pair.place} holds now: {remedy}")
 
 
 def is_done(config: ResolvedPipeline, name: str) -> bool:

@@ -3,8 +3,6 @@
 import gzip
 import json
 import re
-import sys
-from dataclasses import replace
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -21,8 +19,6 @@ from longmlm.model.window import Window
 from longmlm.model.window_attention import window_of
 from longmlm.planning import command as stage
 from longmlm.planning.command import plan
-from longmlm.planning.estimate import prepare_time
-from longmlm.planning.size import CorpusSize, estimated_rows
 from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.shipped import PACKAGE
@@ -96,33 +92,6 @@ def test_plan_and_prepare_name_text_that_the_tokenizer_does_not_know(planned, tm
 @pytest.fixture(scope="module")
 def vocabulary():
     return load_vocabulary(str(PACKAGE / "bundled" / "roberta-mini"))
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ("", "prepare 23.8 min (1 worker, an assumed 700,000 tokens/s each with gigatoken)"),
-        ("--prepare.runtime.encoder tokenizers", "prepare 1.1 h (1 worker, an assumed 250,000 tokens/s each with tok"),
-        ("--prepare.runtime.num-workers 10", "prepare 2.4 min (10 workers, "),
-        ("--prepare.runtime.num-workers 1000", "prepare 0.2 min (125 workers, "),  # a slice each
-        ("--prepare.runtime.executor ray", "prepare 23.8 min divided by the CPUs of the Ray cluster (an assumed 700"),
-        ("--prepare.runtime.executor ray --prepare.runtime.num-workers 10", "prepare 2.4 min (10 workers, "),
-        ("--prepare.recipe.duplicates near", "prepare 27.5 min (1 worker, an assumed 700,000 tokens/s each with giga"),
-        ("--prepare.recipe.prevent-leaks", "prepare 27.5 min"),
-        ("--prepare.recipe.duplicates exact", "prepare 24.8 min"),
-    ],
-)
-def test_the_time_of_prepare_follows_from_encoder_workers_and_the_search_for_copies(
-    options, expected, vocabulary, monkeypatch
-):
-    config = parse(PlanConfig, ["--model", "m", "--corpus", "x", "--length", "512", "--output", "o", *options.split()])
-    corpus, rows = CorpusSize(1, 4 * 10**9, 4 * 10**9, (10**9,)), estimated_rows((10**9,), config.prepare.recipe)
-    said = prepare_time(config, corpus, rows, vocabulary)
-    assert said.startswith(expected) and ("after a search" in said) == (config.prepare.recipe.sought != "keep")
-    assert prepare_time(config, corpus, replace(rows, is_exact=True), vocabulary) == "prepare is done"
-    monkeypatch.setitem(sys.modules, "gigatoken", None)
-    assert "250,000 tokens/s each with tokenizers" in prepare_time(config, corpus, rows, vocabulary)
-    assert "250,000 tokens/s each with tokenizers" in prepare_time(config, corpus, rows, None)
 
 
 def test_rows_are_estimated_from_the_text_and_not_from_the_size_of_its_files(world, vocabulary, tmp_path):

@@ -93,7 +93,7 @@ def test_a_pipeline_runs_until(command: Command, mine: Path, value: str, monkeyp
     started = []
     monkeypatch.setattr(run, "run_stage", lambda _config, name, _label: started.append(name))
     monkeypatch.setattr(run, "summary", lambda _: "")
-    command("run", mine, "--until", value)
+    command("run", mine, "--until", value, "--extend.recipe.initialisation", "fitted")
     assert started == [*STAGE_NAMES[: STAGE_NAMES.index(value) + 1]]
 
 
@@ -101,10 +101,11 @@ def test_a_pipeline_runs_until(command: Command, mine: Path, value: str, monkeyp
 def test_a_pipeline_runs_until_each_stage_and_again(command: Command, mine: Path, capsys) -> None:
     for last in (*STAGE_NAMES, *STAGE_NAMES):
         capsys.readouterr()
-        command("run", mine, "--until", last)
+        command("run", mine, "--until", last, "--extend.recipe.initialisation", "fitted")
         lines = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
         assert list(dict.fromkeys(lines)) == [f"{name}:" for name in STAGE_NAMES[: STAGE_NAMES.index(last) + 1]]
-        assert staleness.is_current(parse(ResolvedPipeline, [str(mine)]), last)
+        fitted = parse(ResolvedPipeline, [str(mine), "--extend.recipe.initialisation", "fitted"])
+        assert staleness.is_current(fitted, last)
 
 
 @every_value_of("prepare: recipe.packing")
@@ -161,7 +162,8 @@ def test_layers_are_distilled_in_a_precision(command: Command, mine: Path, world
 
 @every_value_of("extend: recipe.mode")
 def test_positions_have_a_mode(command: Command, mine: Path, value: str) -> None:
-    command("extend", mine, "--recipe.mode", value)
+    initialisation = {"materialized": "fitted", "generated": "hierarchical"}[value]
+    command("extend", mine, "--recipe.mode", value, "--recipe.initialisation", initialisation)
     assert read_provenance("out/long").extension.mode == value
 
 

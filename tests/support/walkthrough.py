@@ -18,8 +18,8 @@ def walk_through(
     """Runs the blocks of shell and Python, applies those of TOML to mine.toml, and returns the output by command.
 
     A block of TOML that begins with the comment `# NAME.toml` is saved under that name instead.
-    Training is shortened by `settings`, and distillation too, so a model that has not recovered is released. Commands that start with one of
-    `skipped` are left out.
+    Training is shortened by `settings`, and distillation too, so a model that has not recovered is released. Commands
+    that start with one of `skipped` are left out.
     """
     outputs = {}
     for language, block in page.blocks:

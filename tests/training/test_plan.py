@@ -1,21 +1,27 @@
 """What training will take, by the arithmetic that a run uses."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
+from longmlm.config import parse
+from longmlm.data.vocabulary import Vocabulary, load_vocabulary
 from longmlm.model.cost import Cost, Work
 from longmlm.planning.estimate import (
     LIBRARY_BYTES,
     Machine,
     evaluations_as_steps,
     memory_bytes,
+    prepare_time,
     training_plan,
 )
-from longmlm.planning.size import RowsSize
+from longmlm.planning.size import CorpusSize, RowsSize, estimated_rows
 from longmlm.runtime.memory import KEPT_BYTES
 from longmlm.settings.masking import HeldOut
+from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
+from longmlm.settings.shipped import PACKAGE
 
 ROWS = RowsSize(num_tokens=90_000, train_rows=900, held_out_rows=100, mean_fill=0.5, is_exact=True)
 COST = Cost(
@@ -75,3 +81,35 @@ def test_no_row_fits_into_too_little_memory():
     plan = training_plan(ROWS, COST, WORK, replace(MACHINE, memory_bytes=1900), RECIPE, RUNTIME)
     assert plan.rows_per_micro_batch == 0
     assert plan.memory_bytes == 1700
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return load_vocabulary(str(PACKAGE / "bundled" / "roberta-mini"))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", "prepare 23.8 min (1 worker, an assumed 700,000 tokens/s each with gigatoken)"),
+        ("--prepare.runtime.encoder tokenizers", "prepare 1.1 h (1 worker, an assumed 250,000 tokens/s each with tok"),
+        ("--prepare.runtime.num-workers 10", "prepare 2.4 min (10 workers, "),
+        ("--prepare.runtime.num-workers 1000", "prepare 0.2 min (125 workers, "),  # a slice each
+        ("--prepare.runtime.executor ray", "prepare 23.8 min divided by the CPUs of the Ray cluster (an assumed 700"),
+        ("--prepare.runtime.executor ray --prepare.runtime.num-workers 10", "prepare 2.4 min (10 workers, "),
+        ("--prepare.recipe.duplicates near", "prepare 27.5 min (1 worker, an assumed 700,000 tokens/s each with giga"),
+        ("--prepare.recipe.prevent-leaks", "prepare 27.5 min"),
+        ("--prepare.recipe.duplicates exact", "prepare 24.8 min"),
+    ],
+)
+def test_the_time_of_prepare_follows_from_encoder_workers_and_the_search_for_copies(
+    options, expected, vocabulary, monkeypatch
+):
+    config = parse(PlanConfig, ["--model", "m", "--corpus", "x", "--length", "512", "--output", "o", *options.split()])
+    corpus, rows = CorpusSize(1, 4 * 10**9, 4 * 10**9, (10**9,)), estimated_rows((10**9,), config.prepare.recipe)
+    said = prepare_time(config, corpus, rows, vocabulary)
+    assert said.startswith(expected) and ("after a search" in said) == (config.prepare.recipe.sought != "keep")
+    assert prepare_time(config, corpus, replace(rows, is_exact=True), vocabulary) == "prepare is done"
+    monkeypatch.setitem(sys.modules, "gigatoken", None)
+    assert "250,000 tokens/s each with tokenizers" in prepare_time(config, corpus, rows, vocabulary)
+    assert "250,000 tokens/s each with tokenizers" in prepare_time(config, corpus, rows, None)

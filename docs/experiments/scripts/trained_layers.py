@@ -27,6 +27,7 @@ from longmlm.evaluation.tally import Tally
 from longmlm.model.loading import LoadedModel, load_trained
 from longmlm.model.mlm import MlmObjective
 from longmlm.runtime.launch import resolved_precision
+from longmlm.training.run_folder import model_or_best_checkpoint
 
 SAME = ("model", "positions", "arm", "seed")
 VIEWS: tuple[RowView, ...] = ("whole", "chunks", "cut")
@@ -91,13 +92,17 @@ def report(options: argparse.Namespace) -> None:
         return
     base = BaseModel.of(options)
     before = views_of(base.loaded, base, ("chunks", "cut"))
-    control = views_of(load_trained(options.control), base, ("chunks",))["chunks"] if options.control else None
+    control = (
+        views_of(load_trained(model_or_best_checkpoint(options.control)), base, ("chunks",))["chunks"]
+        if options.control
+        else None
+    )
     found = []
     for name, folder in (one.split("=", 1) for one in options.runs):
-        loaded = load_trained(folder)
+        loaded = load_trained(model_or_best_checkpoint(folder))
         extension, trained = loaded.provenance.extension, views_of(loaded, base, VIEWS)
         distilled = extension.distilled if extension else None
-        far = trained["whole"].gains_over(trained["chunks"])["occurrence"]["elsewhere"]
+        far = trained["whole"].gains_over(trained["chunks"])["occurrence"]["row"]
         whole, chunks = trained["whole"].measured.whole, before["chunks"].measured.whole
         found.append(
             {

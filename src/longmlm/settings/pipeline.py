@@ -103,8 +103,7 @@ class ResolvedPipeline(Pipeline):
     def stages(self) -> dict[str, StageConfig]:
         """The settings of the stages in running order.
 
-        extend comes first, unless it distils on rows: it takes seconds, may add tokens, and refuses a model or a length
-        that cannot work before prepare spends hours on the corpus.
+        extend comes first, unless it distils on rows: it takes seconds, may add tokens, and refuses what cannot work.
         """
         first = {"prepare": self.prepare} if self.extend and self.extend.rows is not None else {}
         stages = first | {"extend": self.extend, "prepare": self.prepare, "pretrain": self.pretrain}
@@ -161,15 +160,14 @@ def _name_of(model: str) -> str:
 
 
 def _extension(base: Pipeline, given: Mapping[str, Any]) -> Table:
-    """Returns the recommended initialisation: distilled, except where it is not possible.
+    """Returns the recommended initialisation: distilled, where possible.
 
-    add_tokens: fitted, since packed rows do not contain the added tokens. attention_window: tile, since two tokens with
-    the same position are never within one window. local_layers: no global tokens, since the upper layers see the whole
-    row.
+    add_tokens: fitted, since rows have none of the added tokens. attention_window: tile, since two tokens within it
+    never have the same position. local_layers: no global tokens, since the upper layers see the whole row.
     """
     recipe = table_at(given, "extend", "recipe")
-    window = recipe.get("attention_window")
-    if recipe.get("mode") == "generated":
+    window, mode = recipe.get("attention_window"), recipe.get("mode")
+    if mode == "generated":
         return {"initialisation": "hierarchical"}
     if window is None:
         return {"initialisation": "distilled" if base.extension and not _adds_tokens(given) else "fitted"}
