@@ -113,15 +113,13 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
     if needs_all and (error := next(machine_errors(config), None)):
         raise error
     num_positions: int | None = None
-    if config.extend and "extend" not in config.stages and not result_of(config.extend).exists():
-        _check_extend(config.extend, needs_all)  # prepare's rows are for the long model
+    if config.extend and not result_of(config.extend).exists():
+        num_positions = _check_extend(config.extend, needs_all)  # first, since the rows are for the long model
     for stage in stages_to_run(config):
         match stage:
             case PrepareConfig():
                 _check_corpus(stage, made)
                 _check_splits(stage)
-            case ExtendConfig():
-                num_positions = _check_extend(stage, needs_all)
             case PretrainConfig():
                 check_installed(stage.tracking.tracker)
                 check_unit(stage.recipe.masking, bundled_resolved(config.model) or str(stage.start.tokenizer))

@@ -43,7 +43,7 @@ EXTRAS = re.compile(r"longmlm\[([\w,-]+)\]")
 BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 NO_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.py[cod]")
 LAUNCH = "python -m accelerate.commands.launch --num_processes 1 --num_machines 1 --mixed_precision no"
-PIPELINE = ("extend", "prepare", "pretrain", "evaluate", "release")
+PIPELINE = ("prepare", "extend", "pretrain", "evaluate", "release")
 
 
 @dataclass(frozen=True, slots=True)
