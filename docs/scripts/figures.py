@@ -11,9 +11,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import layers
 from claims import CLAIMS, PAIRS_HEAD, cells, interval, pair_cells, task_cells
-from layers import signed
+from layers import START_HEAD, TRAINED_HEAD, start_cells, trained_cells
+from layers import figures as figures_of_layers
 
 from longmlm.artifacts.accuracy import difference
 
@@ -35,7 +35,7 @@ RECORDED_GAINS = {"whole_minus_base": "whole_minus_control", "whole_minus_own_ch
 
 
 @cache
-def data(name: str) -> dict[str, Any]:
+def data(name: str) -> Any:
     """Returns the content of a file of docs/experiments/data."""
     return json.loads((EXPERIMENTS / "data" / f"{name}.json").read_text(encoding="utf-8"))
 
@@ -48,7 +48,8 @@ def filled(page: str) -> str:
 def named() -> dict[str, list[str]]:
     """Returns by page the figures that stand in its sentences, as they are written there."""
     found = {"README.md": [*_of_minilm(), *_of_speed()], "expectations.md": [*_of_short_texts(), *_of_lengths()]}
-    return {page: own + layers.named()[page] for page, own in found.items()}
+    others = figures_of_layers(data("local-layers"))
+    return {page: own + others[page] for page, own in found.items()}
 
 
 def quoted() -> dict[str, list[str]]:
@@ -92,9 +93,10 @@ def returns() -> list[str]:
     back = next(point for point in data("demo")["curve"] if point["whole"]["accuracy"] >= point["base_cut"])
     last = data("demo")["curve"][-1]
     resolution = _millions(second["tokens"] - first["tokens"])
-    end = f"{last['whole']['accuracy']:.2f} at {_millions(last['tokens'])}"
-    tokens = _millions(data("demo")["distillation_tokens"] + back["tokens"])
-    cells.append([f"{NAMES[BUNDLED]} (demo)", "distilled", "1", tokens, resolution, end])
+    before = data("demo")["distillation_tokens"]
+    end = f"{last['whole']['accuracy']:.2f} at {_millions(before + last['tokens'])}"
+    recovered = _millions(before + back["tokens"])
+    cells.append([f"{NAMES[BUNDLED]} (demo)", "distilled", "1", recovered, resolution, end])
     return _table(head, "|---|---|---:|---:|---:|---|", cells)
 
 
@@ -151,7 +153,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "minilm-zh": partial(minilm, 1),
     "findings": findings,
     "pairs": lambda: _table(*PAIRS_HEAD, pair_cells(data, signed)),
-    **layers.TABLES,
+    "start": lambda: _table(*START_HEAD, start_cells(data("local-layers"), signed)),
+    "trained": lambda: _table(*TRAINED_HEAD, trained_cells(data("local-layers"), signed)),
 }
 
 
@@ -232,6 +235,11 @@ def _with_error(measured: dict[str, Any]) -> str:
 
 def _points(gain: dict[str, float]) -> str:
     return f"{signed(gain['points'])} ± {gain['standard_error']:.2f}"
+
+
+def signed(points: float) -> str:
+    """Returns points with their sign."""
+    return f"{points:+.2f}".replace("-", "−")
 
 
 def _millions(tokens: float) -> str:

@@ -81,8 +81,7 @@ def _refuse(name: str, result: Path, found: list[Pair]) -> None:
         longer = ", or train a finished run longer with --more-steps" if is_longer else ""
         raise FolderError(f"{made} with other settings: {listed}; set them back, or name another output{longer}")
     for pair in found:
-        again = f", or move {result} away to make it again" if name == "extend" else ""
-        remedy = f"name another output{again}, or restore that input"
+        remedy = f"name another output, move {result} away to make it again, or restore that input"
         raise DataError(f"{made} from {pair.name} than {pair.place} holds now: {remedy}")
 
 

@@ -12,6 +12,7 @@ WINGS = {  # what is deleted, besides the line in cli.py
     "compare": (
         *("src/longmlm/compare", "tests/compare", "docs/compare.md"),
         *("docs/experiments/scripts/summary.py", "docs/experiments/scripts/kept_comparison.py"),
+        "docs/experiments/scripts/trained_layers.py",
     ),
     "downstream": (
         *("src/longmlm/downstream", "tests/downstream", "docs/downstream.md"),

@@ -192,7 +192,7 @@ def test_the_page_states_the_tokens_and_the_flop_of_a_distillation(comparison: C
         replace(comparison, trials=(replace(plain, distilled=distilled), *others)), "longmlm compare"
     )
     assert (
-        "Token counts include the distillation: 0.15 M tokens for plain (each at most 0.67 times the FLOP of a "
+        "Token counts include the distillation: 0.15 M tokens for plain (each at most 0.67 times the FLOP per "
         "training token)." in shown
     )
 

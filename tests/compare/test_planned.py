@@ -49,8 +49,18 @@ def test_an_arm_with_its_own_initialisation_has_none_of_the_settings_of_the_pipe
     ]
     arms = "[compare.arms.a.extend.recipe]\nattention_window = 16\n[compare.arms.own]\n"
     assert planned(text + arms).pipeline.extend.recipe.initialisation == "tile"
+    arms = '[compare.arms.a.extend.recipe]\nadd_tokens = "terms.txt"\n[compare.arms.own]\n'
+    assert planned(text + arms).pipeline.extend.recipe.initialisation == "fitted"
     searched = {"extend.recipe.initialisation": "tile"}
     assert planned(f"{text}[compare.arms.a]\n[compare.arms.own]\n", **searched).pipeline.extend.recipe.smooth_terms == 4
+
+
+def test_an_arm_that_keeps_the_initialisation_keeps_its_settings() -> None:
+    text = f'{BASE}[extend.recipe]\ninitialisation = "hierarchical"\nalpha = 0.3\nattention_window = 16\n'
+    arms = "[compare.arms.a.extend.recipe]\nattention_window = 8\n[compare.arms.own]\n"
+    for arm, window in (("a", 8), ("own", 16)):
+        recipe = planned(text + arms, arm).pipeline.extend.recipe
+        assert (recipe.initialisation, recipe.alpha, recipe.attention_window) == ("hierarchical", 0.3, window)
 
 
 def test_a_pipeline_with_explicit_paths_writes_into_the_folder_of_the_trial() -> None:

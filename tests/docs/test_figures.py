@@ -1,4 +1,4 @@
-"""Each figure of README, docs/expectations.md and experiment 11 follows from kept files, by docs/scripts/figures.py."""
+"""Each figure of README, expectations and experiments 11 and 12 follows from kept files, by docs/scripts/figures.py."""
 
 import re
 

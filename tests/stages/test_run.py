@@ -130,7 +130,9 @@ def test_terms_are_those_of_the_long_model(folder: Path, positions: tuple[str, .
     assert staleness.is_done(settings("--extend.recipe.add-tokens", "renamed.txt"), "extend")
     assert not staleness.is_done(settings(), "extend")
     terms.write_text("myocarditis\nsarcoidosis\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"than terms.txt holds now: .*, or move out/long away to make it again"):
+    with pytest.raises(
+        DataError, match=r"than terms.txt holds now: .*, move out/long away to make it again, or restore"
+    ):
         staleness.check_result(config, "extend")
     terms.unlink()
     assert staleness.is_done(config, "extend")

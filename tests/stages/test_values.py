@@ -95,6 +95,10 @@ def test_a_pipeline_runs_until(command: Command, mine: Path, value: str, monkeyp
     monkeypatch.setattr(run, "summary", lambda _: "")
     command("run", mine, "--until", value, "--extend.recipe.initialisation", "fitted")
     assert started == [*STAGE_NAMES[: STAGE_NAMES.index(value) + 1]]
+    started.clear()
+    command("run", mine, "--until", value)  # distils on rows
+    names = ["prepare", "extend", *STAGE_NAMES[2:]]
+    assert started == names[: names.index(value) + 1]
 
 
 @pytest.mark.slow

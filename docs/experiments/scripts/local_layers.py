@@ -9,30 +9,19 @@ scales the attention logits of all layers above the local ones.
 """
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 
-from runs import BaseModel, base_model_parser
+from runs import BaseModel, add_to, base_model_parser, extended
 from transformers import PreTrainedModel
 
 from longmlm.artifacts.accuracy import Measured, row_difference
-from longmlm.artifacts.provenance import Extension, ModelSource
 from longmlm.model.architecture import architecture_of
-from longmlm.model.extension import long_table, with_positions
-from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.runtime.launch import resolved_precision
-from longmlm.settings.extend import ExtendRecipe, Initialisation
-
-
-def extended(base: BaseModel, options: argparse.Namespace, initialisation: Initialisation) -> LoadedModel:
-    """Returns the base model with a longer table and full attention."""
-    recipe = ExtendRecipe(num_positions=options.num_positions, initialisation=initialisation)
-    extension = Extension.of(recipe, ModelSource(name=options.model), base.num_positions)
-    return with_positions(base.loaded, long_table(base.loaded.model, extension))
 
 
 def sharpen(model: PreTrainedModel, first_layer: int, factor: float) -> None:
@@ -70,24 +59,23 @@ def report(options: argparse.Namespace) -> None:
     kind = type(base.loaded.model).__name__
     add("base_chunks", kind, chunks)
     for initialisation in options.initialisations:
-        long = extended(base, options, initialisation).model
+        long = extended(base.loaded, options.num_positions, initialisation).model
         add(initialisation, kind, base.measure(MlmObjective(long, precision), "whole"))
     for number in options.layers:
-        long = extended(base, options, "tile").model
+        long = extended(base.loaded, options.num_positions, "tile").model
         use_window(long, Window(base.num_positions // 2, 0, number))
         measured = base.measure(MlmObjective(long, precision), "whole")
-        add(f"local layers: {number}", "LongformerForMaskedLM", measured)
+        is_all = " (all)" if number == long.config.num_hidden_layers else ""
+        add(f"local layers: {number}{is_all}", "LongformerForMaskedLM", measured)
     for factor in options.score_factors:
-        long = extended(base, options, "tile").model
+        long = extended(base.loaded, options.num_positions, "tile").model
         use_window(long, Window(base.num_positions // 2, 0, options.num_local_layers))
         sharpen(long, options.num_local_layers, factor)
         measured = base.measure(MlmObjective(long, precision), "whole")
         add(f"local layers: {options.num_local_layers}, logits above times {factor}", "LongformerForMaskedLM", measured)
     for name, folder in (one.split("=", 1) for one in options.models):
         add(name, kind, base.measure(MlmObjective(load_model(folder).model, precision), "whole"))
-    path = Path(options.output)
-    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-    path.write_text(json.dumps([*before, *found], indent=1) + "\n", encoding="utf-8")
+    add_to(options.output, found, ("model", "positions", "arm"))
 
 
 if __name__ == "__main__":
@@ -104,5 +92,5 @@ if __name__ == "__main__":
     )
     parser.add_argument("--num-local-layers", type=int, default=3, help="number of local layers below them")
     parser.add_argument("--models", nargs="*", default=[])
-    parser.add_argument("--output", required=True)
+    parser.add_argument("--output", type=Path, required=True)
     report(parser.parse_args())

@@ -14,14 +14,11 @@ import sys
 import time
 
 import torch
+from runs import extended
 
-from longmlm.artifacts.provenance import Extension, ModelSource
-from longmlm.model.extension import long_table, with_positions
 from longmlm.model.loading import load_model
-from longmlm.model.position_table import position_table_of
 from longmlm.model.window import Window
 from longmlm.release.export import as_longformer
-from longmlm.settings.extend import ExtendRecipe
 
 TIMES = 5
 
@@ -29,11 +26,7 @@ TIMES = 5
 @torch.inference_mode()
 def measure(options: argparse.Namespace) -> None:
     """Prints the seconds at both lengths, and the peak of memory in GB beyond that of the loaded model."""
-    base = load_model(options.model)
-    recipe = ExtendRecipe(num_positions=options.num_positions, initialisation="tile")
-    trained = len(position_table_of(base.model).usable_rows)
-    table = long_table(base.model, Extension.of(recipe, ModelSource(name=options.model), trained))
-    model = with_positions(base, table).model.eval()
+    model = extended(load_model(options.model), options.num_positions, "tile").model.eval()
     if options.kind != "full attention":
         layers = options.layers if options.kind == "local layers" else None
         model = as_longformer(model, Window(options.window, 0, layers))

@@ -1,6 +1,7 @@
 """What the experiment scripts share: a base model with held-out rows, and runs trained as the pretrain stage does."""
 
 import argparse
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -9,15 +10,18 @@ from transformers import PreTrainedModel
 
 from longmlm.artifacts.accuracy import Measured
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
+from longmlm.artifacts.provenance import Extension, ModelSource
 from longmlm.config import read
 from longmlm.data.rows import open_named_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.evaluation.frozen import FrozenRows, RowView, viewer_of
 from longmlm.evaluation.measure import measure
+from longmlm.model.extension import long_table, with_positions
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_table import position_table_of
 from longmlm.runtime.launch import launch, resolved_precision, shut_down
+from longmlm.settings.extend import ExtendRecipe, Initialisation
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.pretrain import ComputePrecision, PretrainConfig
@@ -101,3 +105,18 @@ def curve(metrics: MetricsFile) -> str:
     """Returns the held-out accuracies of a run by step."""
     lines = [line for line in metrics.lines() if isinstance(line, EvaluationMetrics)]
     return " ".join(f"{line.step}: {line.held_out.whole.accuracy:.2f}" for line in lines)
+
+
+def extended(loaded: LoadedModel, num_positions: int, initialisation: Initialisation) -> LoadedModel:
+    """Returns a model with a longer table and full attention."""
+    recipe = ExtendRecipe(num_positions=num_positions, initialisation=initialisation)
+    trained = len(position_table_of(loaded.model).usable_rows)
+    return with_positions(loaded, long_table(loaded.model, Extension.of(recipe, ModelSource(name="base"), trained)))
+
+
+def add_to(output: Path, found: list[dict[str, Any]], same: tuple[str, ...]) -> None:
+    """Adds objects to a JSON file, in place of those with the same values of `same`."""
+    earlier = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else []
+    new = [[one.get(key) for key in same] for one in found]
+    earlier = [one for one in earlier if [one.get(key) for key in same] not in new]
+    output.write_text(json.dumps([*earlier, *found], indent=1) + "\n", encoding="utf-8")

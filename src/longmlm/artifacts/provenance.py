@@ -8,9 +8,9 @@ from longmlm.artifacts.accuracy import PairAccuracy
 from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import counted
 from longmlm.settings.extend import (
-    FITTED,
     NUM_GLOBAL_TOKENS,
     SMOOTH_TERMS,
+    STARTS_FROM_FIT,
     USED_BY,
     Distillation,
     ExtendRecipe,
@@ -61,7 +61,7 @@ class ModelSource:
 class Distilled:
     """What a distillation used: the rows, and the resolved number of layers, window and precision.
 
-    `flop_ratio` bounds the FLOP of a distillation token, relative to a training token. `relative_error` is the mean of
+    `flop_ratio` bounds the FLOP per distillation token, relative to a training token. `relative_error` is the mean of
     the last 20 steps: the sum of squared differences over that of squared states.
     """
 
@@ -108,7 +108,7 @@ class Extension:
     @property
     def changes_trained_rows(self) -> bool:
         """Whether trained rows change, and with them the logits on short inputs."""
-        return self.initialisation in FITTED
+        return self.initialisation in STARTS_FROM_FIT
 
     @property
     def attention(self) -> str | None:

@@ -248,7 +248,7 @@ def _distillations(comparison: Comparison) -> str:
     found = {trial.arm: trial.distilled for arm in comparison.arms() for trial in arm.trials if trial.distilled}
     parts = (
         f"{_tokens(float(distilled.tokens))} M tokens for {name} (each at most {distilled.flop_ratio:.2f} times "
-        "the FLOP of a training token)"
+        "the FLOP per training token)"
         for name, distilled in found.items()
     )
     each = ", ".join(parts)

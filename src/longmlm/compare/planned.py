@@ -27,7 +27,7 @@ from longmlm.hubs.model_files import local_model_sha256
 from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, sha256_of_json, trial_name
 from longmlm.settings.effects import settings_without_effect
 from longmlm.settings.extend import USED_BY
-from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
+from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName, recommended
 from longmlm.settings.publishing import Publishing, redacted_settings
 from longmlm.settings.results import LOCATIONS, result_of, result_settings, result_settings_by_name
 from longmlm.settings.tables import Table, leaves, merged, table_at, table_of, without
@@ -199,12 +199,11 @@ def _with_values(config: ComparedPipeline, tables: Table, arm: str, values: Mapp
         tables = {name: table for name, table in tables.items() if name != "extend"}
         tables |= {"extend": {"recipe": {"add_tokens": terms}}} if terms else {}
     own = functools.reduce(merged, itertools.starmap(table_of, values.items()), overlay)
-    chosen = table_at(own, "extend", "recipe")
-    if chosen.keys() & {"initialisation", "attention_window", "mode"}:  # an arm cannot remove what others use
-        unused = (
-            f"extend.recipe.{name}" for name, users in USED_BY.items() if chosen.get("initialisation") not in users
-        )
-        tables = functools.reduce(without, unused, tables)
+    given = merged(tables, own)
+    initialisation = table_at(merged(recommended(config, given), given), "extend", "recipe").get("initialisation")
+    for name, users in USED_BY.items():  # an arm cannot remove what only the pipeline's own initialisation uses
+        if initialisation not in users and name not in table_at(own, "extend", "recipe"):
+            tables = without(tables, f"extend.recipe.{name}")
     if "length" in {**overlay, **values}:
         for stage, name in DERIVED_FROM_LENGTH:
             if table_at(tables, stage, "recipe").get(name) == config.length:

@@ -28,7 +28,7 @@ from longmlm.model.mlm import max_positions_at_a_time
 from longmlm.model.packed_attention import attention_name
 from longmlm.model.position_table import extended_table, position_table_of, replace_positions
 from longmlm.model.terms import Terms, with_tokens
-from longmlm.settings.extend import FITTED
+from longmlm.settings.extend import STARTS_FROM_FIT
 
 MAX_COMPARED = 2048  # positions of the longest input
 ONE_BLOCK = threading.RLock()
@@ -71,7 +71,7 @@ def long_table(model: PreTrainedModel, extension: Extension) -> Tensor:
     """Returns the model's usable position rows extended to `extension.num_positions`, with any number of threads."""
     trained = position_table_of(model, extension.base.name).usable_rows.cpu()
     table = extended_table(trained, extension)
-    if extension.initialisation not in FITTED:
+    if extension.initialisation not in STARTS_FROM_FIT:
         return table
     return fitted_table(trained, table, PositionAttention.of(model, NUM_LAYERS), extension.seed)
 

@@ -69,6 +69,7 @@ def plan(config: PlanConfig) -> None:
     cost = cost_of(model, work)
     machine = planned_machine(config, model, cost, work)
     training = training_plan(rows, cost, work, machine, recipe, runtime)
+    times = distillation_time(config, model, machine, work.has_gpu), prepare_time(config, corpus, rows, vocabulary)
     kind = "exact" if rows.is_exact else "estimate"
     for name, known, text in (
         ("corpus", "exact", _corpus(corpus, config)),
@@ -78,16 +79,7 @@ def plan(config: PlanConfig) -> None:
         *([("sources", kind, _sources(training))] if len(training.seen) > 1 else []),
         ("memory", "estimate", _memory(training, cost, machine)),
         ("disk", "estimate", _disk(config, Sizes(model.num_parameters(), model.config.vocab_size, rows.num_tokens))),
-        (
-            "time",
-            "estimate",
-            _time(
-                training,
-                machine,
-                distillation_time(config, model, machine, work.has_gpu)
-                + prepare_time(config, corpus, rows, vocabulary),
-            ),
-        ),
+        ("time", "estimate", _time(training, machine, *times)),
     ):
         print(f"{name:8}{known:10}{text}")
     extend = None if recipe.pairs else config.extend  # a model with a window cannot learn pairs
@@ -148,9 +140,11 @@ def _disk(config: PlanConfig, sizes: Sizes) -> str:
     return f"{text}; {problem}: {REMEDY}" if problem else text
 
 
-def _time(training: TrainingPlan, machine: Machine, prepare: str) -> str:
+def _time(training: TrainingPlan, machine: Machine, *others: str) -> str:
     about = f"{machine.tokens_per_second:,.0f} tokens/s on {machine.name}, {machine.speed_source}"
-    return f"training {duration(3600 * training.hours)} with its evaluations ({about}); {prepare}"
+    return (
+        f"training {duration(3600 * training.hours)} with its evaluations ({about}); {'; '.join(filter(None, others))}"
+    )
 
 
 def check_terms(config: PlanConfig) -> None:

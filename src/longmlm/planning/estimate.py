@@ -112,7 +112,7 @@ def distillation_time(config: PlanConfig, model: PreTrainedModel, machine: Machi
     recipe = extend.recipe.distillation
     speed = machine.tokens_per_second / (machine.num_processes if has_gpu else 1)  # a CPU is shared by its processes
     seconds = recipe.num_tokens * recipe.flop_ratio(model.config.num_hidden_layers) / speed
-    return f"distillation {duration(seconds)} in one process; "
+    return f"distillation {duration(seconds)} in one process"
 
 
 def prepare_time(config: PlanConfig, corpus: CorpusSize, rows: RowsSize, vocabulary: Vocabulary | None) -> str:

@@ -8,10 +8,10 @@ from longmlm.settings.tables import Unused
 
 Initialisation = Literal["hierarchical", "tile", "fitted", "distilled"]
 PositionMode = Literal["materialized", "generated"]
-FITTED: tuple[Initialisation, ...] = ("fitted", "distilled")  # their fit is random and changes trained rows
+STARTS_FROM_FIT: tuple[Initialisation, ...] = ("fitted", "distilled")  # which draws random numbers
 USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some initialisations have
     "alpha": ("hierarchical",),
-    "smooth_terms": FITTED,
+    "smooth_terms": STARTS_FROM_FIT,
     "distillation": ("distilled",),
 }
 SMOOTH_TERMS, NUM_GLOBAL_TOKENS = 4, 1
@@ -56,7 +56,7 @@ class Distillation:
         return self.layers or -(-num_layers // 2)
 
     def flop_ratio(self, num_layers: int) -> float:
-        """Returns an upper bound of the FLOP of a distillation token, relative to a training token.
+        """Returns an upper bound of the FLOP per distillation token, relative to a training token.
 
         Passes through a layer: teacher forward 1, student forward 1 and backward 2, for each of the k distilled layers;
         3 for every layer in training, whose head is left out. With k = 3 of 6 layers, 12 / 18.
@@ -139,8 +139,8 @@ class ExtendRecipe:
 
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""
-        if not self.new_head and (self.num_positions is None or self.initialisation not in FITTED):
-            drawn = " or ".join(FITTED)
+        if not self.new_head and (self.num_positions is None or self.initialisation not in STARTS_FROM_FIT):
+            drawn = " or ".join(STARTS_FROM_FIT)
             where = f"with initialisation = {self.initialisation}" if self.num_positions else "without num_positions"
             reason = f"{where}, since nothing is random (only initialisation = {drawn}, or new_head): remove it"
             yield ("seed",), reason

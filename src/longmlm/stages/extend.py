@@ -52,14 +52,15 @@ def describe_extension(
         print(f"alpha = {extension.alpha} is above 0.5: a position's block outweighs its offset within the block")
     kind = f"{extension.description}, {extension.mode}"
     print(f"positions: {extension.base_positions} -> {extension.num_positions}, {kind}")
-    if extension.attention and (window := Window.of(extension)):
+    if window := Window.of(extension):
         print(f"attention: {extension.attention}")
         if problem := longformer_problem(base):
             print(f"release cannot write this model unless its window covers all positions: {problem}")
-        elif extension.local_layers in range(1, base.num_hidden_layers) and not window.covers(extension.num_positions):
+        elif 0 < (window.num_layers or 0) < base.num_hidden_layers and not window.covers(extension.num_positions):
             print(
                 f"release writes a Longformer that pads every text to {2 * extension.num_positions:,} tokens or more, "
-                "and is many times slower than full attention: for fast inference, set initialisation = distilled"
+                "and is many times slower than full attention: for fast inference, set initialisation = distilled "
+                "instead of attention_window and local_layers"
             )
     if note := attention_note(recipe, extension.base_positions, base):
         print(note)
