@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
-from longmlm.cli import COMMANDS, WINGS, main
+from longmlm.cli import COMMANDS, FEATURES, main
 from longmlm.completion import completion_script
 from longmlm.config import _help_values, parse
 from longmlm.options import explanations, named_fields, options_of
@@ -42,10 +42,10 @@ def problems(kind: type, text: str) -> list[str]:
 
 
 def kind_of(path: Path) -> type | None:
-    """Returns the settings that a file has; None if their wing was deleted."""
+    """Returns the settings that a file has; None if their feature was deleted."""
     if path.is_relative_to(EXPERIMENTS / "downstream"):
-        return WINGS.get("downstream")
-    return WINGS.get("compare") if path.is_relative_to(EXPERIMENTS / "compare") else ResolvedPipeline
+        return FEATURES.get("downstream")
+    return FEATURES.get("compare") if path.is_relative_to(EXPERIMENTS / "compare") else ResolvedPipeline
 
 
 FILES = [*sorted(SHIPPED.glob("*.toml")), *sorted(EXPERIMENTS.rglob("*.toml"))]
@@ -96,9 +96,9 @@ def test_what_a_file_may_contain_besides_plain_values_is_valid() -> None:
     assert problems(ResolvedPipeline, text) == []
 
 
-@pytest.mark.skipif("compare" not in WINGS, reason="the wing was deleted")
+@pytest.mark.skipif("compare" not in FEATURES, reason="the feature was deleted")
 def test_arms_are_overlays_and_a_search_has_lists() -> None:
-    kind = WINGS.get("compare", object)
+    kind = FEATURES.get("compare", object)
     good = "[compare.arms.a]\nlength = 3\n[compare.arms.a.extend.recipe]\nalpha = 0.3\n"
     good += "[compare.search]\npretrain.recipe.learning_rate = [1e-4, 2e-4]\n"
     assert problems(kind, good) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from longmlm.cli import STAGES, WINGS
+from longmlm.cli import FEATURES, STAGES
 from longmlm.config import PLACEHOLDER as EXAMPLE
 from longmlm.config import STAGES as PIPELINE_STAGES
 from longmlm.options import OWN_NAME, explanations, named_fields, sections
@@ -36,7 +36,7 @@ are those from which the value is computed.
 
 This page is generated from `src/longmlm/settings/`. Those of compare are [on its page](compare.md#settings).
 """
-OTHERS = {name: kind for name, kind in WINGS.items() if name != "compare"}  # whose page lists its settings
+OTHERS = {name: kind for name, kind in FEATURES.items() if name != "compare"}  # whose page lists its settings
 TYPES: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "boolean"}
 
 

@@ -40,14 +40,14 @@ STAGES: dict[str, type] = {
     "release": ReleaseConfig,
     "checkpoints": CheckpointsConfig,
 }
-WINGS: dict[str, type] = {  # commands that can be left out: the settings of each, beside which lies command.py
+FEATURES: dict[str, type] = {  # commands that can be left out: the settings of each, beside which lies command.py
     "compare": resolve_name("longmlm.compare.settings:ComparedPipeline"),
     "downstream": resolve_name("longmlm.downstream.settings:DownstreamConfig"),
     "inspect": resolve_name("longmlm.inspect.settings:InspectConfig"),
     "predict": resolve_name("longmlm.predict.settings:PredictConfig"),
 }
-COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": RunConfig, **WINGS, **STAGES}
-MODULES = {"plan": "planning.command", **{wing: f"{wing}.command" for wing in WINGS}}  # the others are in stages
+COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": RunConfig, **FEATURES, **STAGES}
+MODULES = {"plan": "planning.command", **{name: f"{name}.command" for name in FEATURES}}  # the others are in stages
 RANKED = ("pretrain", "evaluate", "run", "compare")  # read what a launcher has set; the others are single processes
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",

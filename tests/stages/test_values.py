@@ -53,7 +53,7 @@ def settings_with_values(kind: type, prefix: str) -> Iterator[tuple[str, tuple[s
                 yield from settings_with_values(part, f"{prefix}{item.name}.")
 
 
-COMMANDS = {name: kind for name, kind in cli.COMMANDS.items() if name not in cli.WINGS}
+COMMANDS = {name: kind for name, kind in cli.COMMANDS.items() if name not in cli.FEATURES}
 VALUES = dict(pair for command, kind in COMMANDS.items() for pair in settings_with_values(kind, f"{command}: "))
 
 

@@ -1,4 +1,4 @@
-"""A wing can be deleted, with its tests, its page and its line in cli.py, and everything else still works."""
+"""A feature can be deleted, with its tests, its page and its line in cli.py, and everything else still works."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-WINGS = {  # what is deleted, besides the line in cli.py
+FEATURES = {  # what is deleted, besides the line in cli.py
     "compare": (
         *("src/longmlm/compare", "tests/compare", "docs/compare.md"),
         *("docs/experiments/scripts/summary.py", "docs/experiments/scripts/kept_comparison.py"),
@@ -31,13 +31,13 @@ CHECKS = (
 )
 
 
-@pytest.fixture(params=WINGS)
-def without_wing(request: pytest.FixtureRequest, root: Path, files: list[Path], tmp_path: Path) -> Path:
-    """A copy of the repository without a wing."""
+@pytest.fixture(params=FEATURES)
+def without_feature(request: pytest.FixtureRequest, root: Path, files: list[Path], tmp_path: Path) -> Path:
+    """A copy of the repository without a feature."""
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / file, tmp_path / file, follow_symlinks=False)
-    for name in WINGS[request.param]:
+    for name in FEATURES[request.param]:
         path = tmp_path / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     cli = tmp_path / "src/longmlm/cli.py"
@@ -49,9 +49,11 @@ def without_wing(request: pytest.FixtureRequest, root: Path, files: list[Path], 
 
 
 @pytest.mark.slow
-def test_a_wing_can_be_deleted(without_wing: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(without_wing / "src"), "PYTEST_ADDOPTS": ""}
+def test_a_feature_can_be_deleted(without_feature: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(without_feature / "src"), "PYTEST_ADDOPTS": ""}
     for script, *arguments in CHECKS:
         command = [str(SCRIPTS / script), *arguments]
-        done = subprocess.run(command, cwd=without_wing, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=without_feature, env=environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{script}: {done.stdout[-4000:]}{done.stderr[-2000:]}"
