@@ -1,31 +1,21 @@
-"""The environment of every test: no network, few threads, types and tensor shapes checked against the signatures."""
+"""The environment of every test: no network, few threads; signatures are checked if the variable TYPES asks for it."""
 
 import gc
 import os
-import typing
 from collections.abc import Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_WAIT_POLICY"] = "passive"  # idle threads sleep: other processes share the cores
 
-import beartype
-import jaxtyping
 import pytest
-import torch
 
-from tests.support import precision, untrained
+from tests.support import precision, signatures, threads, untrained
 
-
-def checked(function):
-    """Returns the function under beartype, unless it returns Self, which beartype understands in whole classes only."""
-    return function if typing.Self in getattr(function, "__annotations__", {}).values() else beartype.beartype(function)
-
-
-jaxtyping.install_import_hook("longmlm", f"{__name__}.checked")
+signatures.check_if_asked()
+threads.limit()
 untrained.allow()
 precision.force()
-torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 
 
 @pytest.fixture(scope="module", params=precision.said(*precision.MEANINGS), ids=precision.MEANINGS.get)
