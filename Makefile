@@ -2,13 +2,21 @@
 VENV := .venv
 STAMP := $(VENV)/.installed
 BY_FILE := --dist loadfile --no-loadscope-reorder
+# The tests of every function whose signature says a shape of arrays.
+SHAPED := $(addprefix tests/,batches evaluation) \
+	$(patsubst %,tests/data/test_%.py,duplicates fast_encoding packing pair_rows segmenter sentences signatures slices \
+		vocabulary words) \
+	$(patsubst %,tests/model/test_%.py,fitted isolation local_layers mlm packed_attention pairs position_table \
+		window_attention) \
+	$(patsubst %,tests/downstream/test_%.py,bootstrap folds models scores) \
+	tests/inspect/test_reading.py tests/predict/test_predictions.py tests/training/test_golden.py
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-processes test-all docs bench golden clean
+.PHONY: help setup demo check test test-types test-processes test-all docs bench golden clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -51,6 +59,9 @@ check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 
 test: $(STAMP) ## run the fast tests: minutes; with BF16=1 or BF16=0, as on a CPU with bf16 or without
 	pytest -m 'not slow' --ignore tests/processes --numprocesses auto --maxprocesses 4 $(BY_FILE)
+
+test-types: $(STAMP) ## run some of the fast tests with each call checked against its types and shapes: minutes
+	TYPES=1 pytest -m 'not slow' $(SHAPED) --numprocesses auto --maxprocesses 4 $(BY_FILE)
 
 test-processes: $(STAMP) ## run the tests that start processes: minutes
 	pytest -m 'not slow' tests/processes --numprocesses auto --maxprocesses 2 $(BY_FILE)

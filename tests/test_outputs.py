@@ -88,8 +88,11 @@ COMMANDS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("make", MAKERS)
+PAIRS = [(command, a_file) for command in COMMANDS]  # one check for all commands: each of them, and each obstacle
+PAIRS += [(command, make) for command in ("extend", "pretrain", "run, release") for make in MAKERS if make != a_file]
+
+
+@pytest.mark.parametrize(("command", "make"), PAIRS)
 def test_every_command_refuses_it_before_it_reads_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, make: Callable[[Path], Path]
 ) -> None:

@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.support.tiny import ENDLESS_PIPELINE, PIPELINE
 EXPERIMENTS = Path(__file__).parents[1] / "docs" / "experiments"
 
 
+@cache
 def validator(kind: type) -> Draft7Validator:
     schema = json.loads(schema_text(kind, "files"))
     Draft7Validator.check_schema(schema)

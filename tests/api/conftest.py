@@ -6,9 +6,9 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from longmlm.data.row import Row
 from longmlm.data.rows import open_rows
 from tests.support.tiny import World
-from tests.support.worlds import evaluation, single_thread, world
+from tests.support.worlds import evaluation, world
 
-__all__ = ["base", "evaluation", "rows", "single_thread", "tokenizer", "world"]
+__all__ = ["base", "evaluation", "rows", "tokenizer", "world"]
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """A tiny RoBERTa with its rows."""
 
-from tests.support.worlds import single_thread, world
+from tests.support.worlds import world
 
-__all__ = ["single_thread", "world"]
+__all__ = ["world"]

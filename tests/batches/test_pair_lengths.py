@@ -62,8 +62,7 @@ def right_by_lengths(rows: LooseRows, kind: PairKind) -> tuple[list[float], floa
     return right, 4 * 0.5 / len(labels) ** 0.5
 
 
-@pytest.mark.parametrize("language", SENTENCES)
-@pytest.mark.parametrize("row_length", NUM_ROWS)
+@pytest.mark.parametrize(("row_length", "language"), [(64, "en"), (128, "zh"), (256, "en"), (512, "zh")])
 def test_the_order_of_segments_does_not_follow_from_lengths(row_length: int, language: str) -> None:
     right, chance = right_by_lengths(packed(language, row_length), "sop")
     assert max(right) < 0.5 + chance
@@ -75,7 +74,7 @@ def test_nor_does_it_in_pairs_of_sentences_and_beside_short_rows(mode: PackingMo
     assert max(right) < 0.5 + chance
 
 
-@pytest.mark.parametrize("row_length", NUM_ROWS)
+@pytest.mark.parametrize("row_length", [min(NUM_ROWS), max(NUM_ROWS)])
 def test_that_b_is_random_does_not_follow_from_the_lengths_of_segments(row_length: int) -> None:
     (of_segments, _), chance = right_by_lengths(packed("en", row_length), "nsp")
     assert of_segments < 0.5 + chance + 0.02  # B is only about as long as the one that it replaces

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support.families import SPECIAL, SPECIAL_OF_OTHERS
-from tests.support.worlds import single_thread, world
+from tests.support.worlds import world
 
-__all__ = ["any_kind", "single_thread", "world"]
+__all__ = ["any_kind", "world"]
 
 
 @pytest.fixture(scope="session", params=[*SPECIAL, *SPECIAL_OF_OTHERS], ids="{0[0]}-pad{0[1]}".format)

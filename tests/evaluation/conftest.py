@@ -8,7 +8,8 @@ from accelerate import Accelerator
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.settings.masking import HeldOut
-from tests.support.tiny import World, held_out, one_thread, tiny_world, with_fresh_process_state
+from tests.support.tiny import held_out, tiny_world, with_fresh_process_state
+from tests.support.worlds import World
 
 
 @pytest.fixture(scope="session")
@@ -32,9 +33,3 @@ def accelerator() -> Iterator[Accelerator]:
     with_fresh_process_state()
     yield Accelerator(cpu=True)
     with_fresh_process_state()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield

@@ -16,7 +16,7 @@ from tests.support.commands import command, printed, refusal
 from tests.support.hub_rows import hub, published_files
 from tests.support.tiny import World, held_out
 from tests.support.training import drawn, inputs, settings, train
-from tests.support.worlds import run_folder, single_thread, world
+from tests.support.worlds import run_folder, world
 
 __all__ = [
     "command",
@@ -28,7 +28,6 @@ __all__ = [
     "refusal",
     "run_folder",
     "settings",
-    "single_thread",
     "train",
     "world",
 ]

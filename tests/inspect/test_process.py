@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from tests.support.terminal import terminal
-from tests.support.tiny import World
 from tests.support.training import SOURCES
+from tests.support.worlds import World
 
 SCRIPT = """
 import sys, longmlm.cli

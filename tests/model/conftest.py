@@ -7,9 +7,9 @@ import pytest
 from tests.support.families import SPECIAL, SPECIAL_OF_OTHERS
 from tests.support.served import hub, served, waits
 from tests.support.tiny import tiny_folder
-from tests.support.worlds import single_thread, world
+from tests.support.worlds import world
 
-__all__ = ["any_kind", "base", "hub", "kind", "served", "single_thread", "waits", "world"]
+__all__ = ["any_kind", "base", "hub", "kind", "served", "waits", "world"]
 
 
 def name_of(kind: tuple[str, int]) -> str:

@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 
 from tests.support.commands import command, printed, refusal
-from tests.support.worlds import run_folder, single_thread, world
+from tests.support.worlds import run_folder, world
 
-__all__ = ["command", "printed", "refusal", "run_folder", "single_thread", "world"]
+__all__ = ["command", "printed", "refusal", "run_folder", "world"]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from longmlm.stages.prepare import prepare
 from tests.support.hub import Hub, Repository
 from tests.support.loopback import Fault
 from tests.support.served import TOKEN, sent
-from tests.support.tiny import World
+from tests.support.worlds import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # what the client does to httpx2
 NAME = "owner/tiny-rows"

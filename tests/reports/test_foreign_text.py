@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.fine_tuned import FineTuned
-from longmlm.artifacts.provenance import AddedTokens, ModelSource, Provenance, read_provenance
+from longmlm.artifacts.provenance import AddedTokens, ModelSource, Provenance
 from longmlm.hubs.licences import Licence
 from longmlm.release import dataset
 from longmlm.release.dataset import Publication
@@ -27,7 +27,6 @@ from longmlm.settings.prepare import RowsCard
 from longmlm.settings.release import ReleaseCard
 from tests.support.foreign import HOSTILE, PLAIN, card_structure, page_structure, with_text
 from tests.support.rows import rows_manifest
-from tests.support.tiny import World
 
 BASE = ModelSource(name="owner/base", revision="c0ffee")
 LICENCE = Licence("other", "A licence", "https://example.org/licence", is_of_base=True)
@@ -93,14 +92,9 @@ class Reports:
         return evaluation_page(with_text(self.evaluation, Evaluation, text), f"{text}command")
 
 
-@pytest.fixture(scope="module")
-def evaluation(evaluation_folder: Path) -> Evaluation:
-    return read_evaluation(evaluation_folder / Evaluation.FILE)
-
-
 @pytest.fixture
-def reports(world: World, evaluation: Evaluation) -> Reports:
-    return Reports(evaluation, read_provenance(world.trained))
+def reports(provenance: Provenance, measured: Evaluation) -> Reports:
+    return Reports(measured, provenance)
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -27,8 +27,11 @@ from tests.support.launching import launch_as_second_of_two
 NOT_STARTED = "it had not started; run the same command again\n"
 MODULES = {command: f"longmlm.{module}" for command, module in cli.MODULES.items()}
 STAGE_PHASES = ("imports", "parsing", "checks", "imports of the stage")
-PHASES = [(command, phase) for command in cli.COMMANDS for phase in STAGE_PHASES]
-PHASES += [("init", "imports"), ("init", "parsing")]
+PHASES = [  # each command and each phase; the phases are the same code for every command but init
+    *(("pretrain", phase, number) for phase in STAGE_PHASES for number in STOP_SIGNALS),
+    *((command, STAGE_PHASES[number % 4], STOP_SIGNALS[number % 2]) for number, command in enumerate(cli.COMMANDS)),
+    *(("init", phase, number) for phase in STAGE_PHASES[:2] for number in STOP_SIGNALS),
+]
 
 
 class EndedError(BaseException):
@@ -85,12 +88,11 @@ def command_line(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return run
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS)
-@pytest.mark.parametrize("command_and_phase", PHASES, ids=" ".join)
+@pytest.mark.parametrize("case", dict.fromkeys(PHASES))
 def test_before_the_stage_starts_the_process_ends_though_libraries_catch_exceptions(
-    command_and_phase: tuple[str, str], number: signal.Signals, command_line, ends: list[int], monkeypatch, capfd
+    case: tuple[str, str, signal.Signals], command_line, ends: list[int], monkeypatch, capfd
 ) -> None:
-    command, phase = command_and_phase
+    command, phase, number = case
     stage = MODULES.get(command, f"longmlm.stages.{command}")
     match phase:
         case "imports":
@@ -109,8 +111,9 @@ def test_before_the_stage_starts_the_process_ends_though_libraries_catch_excepti
     assert capfd.readouterr().err == f"stopped by {number.name}: {NOT_STARTED}"
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS)
-@pytest.mark.parametrize("command", cli.COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "number"), [(command, STOP_SIGNALS[number % 2]) for number, command in enumerate(cli.COMMANDS)]
+)
 def test_a_stage_cleans_up_and_the_process_ends_without_shutting_libraries_down(
     command: str, number: signal.Signals, command_line, ends: list[int], monkeypatch, capfd
 ) -> None:

@@ -23,7 +23,7 @@ from tests.support.tiny import (
     with_fresh_process_state,
 )
 from tests.support.training import ROOT, SOURCES
-from tests.support.worlds import evaluation, run_folder, single_thread, world
+from tests.support.worlds import evaluation, run_folder, world
 
 __all__ = [
     "evaluation",
@@ -32,7 +32,6 @@ __all__ = [
     "run_folder",
     "run_here",
     "run_there",
-    "single_thread",
     "started",
     "world",
 ]

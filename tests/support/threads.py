@@ -1,11 +1,15 @@
-"""How many threads torch uses in tests, once one imports it."""
+"""One thread for torch in tests, once one imports it: tiny models are slower with more, and others use the cores."""
 
-import os
+from types import ModuleType
 
 from tests.support.changed_imports import change_on_import
 
 
 def limit() -> None:
-    """One thread in a worker of xdist, beside which others run; two in a process that runs alone."""
-    number = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
-    change_on_import("torch", lambda torch: torch.set_num_threads(number))
+    """Makes torch use one thread, also where a stage would take its share of the cores."""
+    change_on_import("torch", lambda torch: torch.set_num_threads(1))
+    change_on_import("longmlm.runtime.launch", _take_one)
+
+
+def _take_one(module: ModuleType) -> None:
+    module._fair_share_of_cores = lambda: 1

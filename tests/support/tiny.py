@@ -5,9 +5,8 @@ import io
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, replace
+from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from transformers import AutoModelForMaskedLM
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
+from longmlm.artifacts.run import TrainState
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
@@ -32,12 +32,16 @@ from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.release import proof as export
 from longmlm.release import reload
-from longmlm.runtime import launch
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.prepare import PrepareRecipe, Source
+from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.stages.evaluate import evaluate
+from longmlm.training.backend import PlainBackend
+from longmlm.training.checkpoint import take_snapshot, write_checkpoint
+from longmlm.training.run import RunRecord
 from tests.support.families import NUM_POSITIONS, demo_texts, tiny_model, tiny_tokenizer
+from tests.support.worlds import World
 
 LONG_POSITIONS = 40
 
@@ -151,16 +155,6 @@ def commonest_token(rows: Path, vocabulary: Vocabulary) -> int:
     return int(drawable[counts[drawable].argmax()])
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """The inputs of the stages: a base model, its long one before and after training, and rows of the long length."""
-
-    base: Path
-    long: Path
-    trained: Path
-    rows: Path
-
-
 @functools.cache
 def tiny_world(ground: Path, family: str, pad: int) -> World:
     """Returns folders below that of the session, which all its tests read and none may change.
@@ -182,8 +176,25 @@ def tiny_evaluation(world: World) -> Path:
     folder = world.base.parent / "evaluation"
     models = {"base": str(world.base), "long_before": str(world.long), "long_after": str(world.trained)}
     with_fresh_process_state()
-    with one_thread():
-        evaluate(EvaluateConfig(rows=str(world.rows), output=str(folder), **models))
+    evaluate(EvaluateConfig(rows=str(world.rows), output=str(folder), **models))
+    with_fresh_process_state()
+    return folder
+
+
+def tiny_run(world: World, folder: Path) -> Path:
+    """Writes a run whose first checkpoint has the weights of the trained model, and whose second is worse."""
+    with_fresh_process_state()
+    accelerator = Accelerator(cpu=True)
+    for step, (source, accuracy) in enumerate([(world.trained, 9.0), (world.long, 3.0)], start=1):
+        loaded = load_model(str(source))
+        state = TrainState(step=step, tokens=100 * step, accuracy=accuracy, evaluated_at_step=step)
+        about = read_provenance(str(world.long))
+        trained_on = TrainingRecord(row_length=LONG_POSITIONS, steps=0, tokens=0, **measured_on(world.rows))
+        recipe = PretrainRecipe(num_steps=2, batch_tokens=100, learning_rate=1e-4)
+        backend = PlainBackend.wrap(accelerator, MlmObjective(loaded.model), recipe)
+        snapshot = take_snapshot(backend, accelerator)
+        record = RunRecord(loaded.tokenizer, "", recipe, about, trained_on)
+        write_checkpoint(folder, state, loaded.model, snapshot, record)
     with_fresh_process_state()
     return folder
 
@@ -213,17 +224,6 @@ def held_out(rows: Path) -> Rows:
     opened = open_rows(rows, "held_out")
     assert len(opened) >= 50
     return opened
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Makes torch use one thread: tiny models are slower with more."""
-    before = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "_fair_share_of_cores", lambda: 1)
-        torch.set_num_threads(1)
-        yield
-    torch.set_num_threads(before)
 
 
 def with_fresh_process_state() -> None:
