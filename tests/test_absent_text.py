@@ -18,7 +18,7 @@ from longmlm.data import rows_plan
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, FolderError, ModelError
-from longmlm.inputs import check_inputs
+from longmlm.needs import check_inputs
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.staleness import check_text
 from tests.support.current import pipeline, project, stale
@@ -87,6 +87,24 @@ def test_complete_rows_are_done_without_their_text(
         check_inputs(pipeline())
 
 
+def prepared(config: ResolvedPipeline) -> ResolvedPipeline:
+    """Makes the rows of a pipeline anew, and returns it."""
+    shutil.rmtree("out/rows")
+    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
+    return config
+
+
+def check_is_done(config: ResolvedPipeline, absent: str = "") -> None:
+    staleness.check_result(config, "prepare")
+    note = staleness.absent_text(config.prepare)
+    assert note.startswith(f"note: {absent}: not there") if absent else note == ""
+
+
+def check_is_other_text(config: ResolvedPipeline) -> None:
+    with pytest.raises(DataError, match="out/rows was made from other text than the corpus holds now"):
+        staleness.check_result(config, "prepare")
+
+
 @pytest.mark.parametrize("patterns", [["a.jsonl", "b.jsonl"], ["[a].jsonl", "b*.jsonl"]])
 def test_the_part_of_a_corpus_that_is_there_is_compared(
     pipeline: Callable[..., ResolvedPipeline], patterns: list[str]
@@ -94,57 +112,40 @@ def test_the_part_of_a_corpus_that_is_there_is_compared(
     lines = Path("text.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     for name, part in (("a.jsonl", lines[:15]), ("b.jsonl", lines[15:])):
         Path(name).write_text("".join(part), encoding="utf-8")
-    shutil.rmtree("out/rows")
-    config = pipeline(corpus=patterns)
-    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
+    config = prepared(pipeline(corpus=patterns))
     Path("b.jsonl").unlink()
-    staleness.check_result(config, "prepare")
-    assert staleness.absent_text(config.prepare).startswith(f"note: {patterns[1]}: not there")
+    check_is_done(config, patterns[1])
     Path("a.jsonl").write_text("".join(lines[:14]), encoding="utf-8")
-    with pytest.raises(DataError, match="out/rows was made from other text than the corpus holds now"):
-        staleness.check_result(config, "prepare")
+    check_is_other_text(config)
 
 
 def test_a_glob_that_finds_more_or_fewer_files_is_other_text(pipeline: Callable[..., ResolvedPipeline]) -> None:
-    shutil.rmtree("out/rows")
     shutil.copy("text.jsonl", "more.jsonl")
-    config = pipeline(corpus=["*.jsonl"])
-    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
-    staleness.check_result(config, "prepare")
+    config = prepared(pipeline(corpus=["*.jsonl"]))
+    check_is_done(config)
     shutil.copy("text.jsonl", "most.jsonl")
-    with pytest.raises(DataError, match="was made from other text than the corpus holds now"):
-        staleness.check_result(config, "prepare")
+    check_is_other_text(config)
     Path("most.jsonl").unlink()
-    staleness.check_result(config, "prepare")
+    check_is_done(config)
     Path("more.jsonl").unlink()
-    with pytest.raises(DataError, match="was made from other text than the corpus holds now"):
-        staleness.check_result(config, "prepare")
+    check_is_other_text(config)
 
 
 def test_rows_of_a_dataset_in_a_folder_that_is_gone_are_done(pipeline: Callable[..., ResolvedPipeline]) -> None:
-    shutil.rmtree("out/rows")
     Path("data/set").mkdir(parents=True)
     shutil.move("text.jsonl", "data/set/train.jsonl")
     sources = [{"dataset": "data/set", "split": "train"}]
-    config = pipeline(corpus=[], prepare={"recipe": {"sources": sources}})
-    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
-    staleness.check_result(config, "prepare")
+    config = prepared(pipeline(corpus=[], prepare={"recipe": {"sources": sources}}))
+    check_is_done(config)
     shutil.rmtree("data")
-    staleness.check_result(config, "prepare")
-    assert staleness.absent_text(config.prepare).startswith("note: data/set: not there")
+    check_is_done(config, "data/set")
 
 
 def test_rows_whose_terms_are_gone_are_done(pipeline: Callable[..., ResolvedPipeline]) -> None:
     Path("terms.txt").write_text("映着远处\n", encoding="utf-8")
-    shutil.rmtree("out/rows")
-    recipe = {"words": "rjieba", "terms": "terms.txt"}
-    config = pipeline(language="zh", prepare={"recipe": recipe})
-    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
+    config = prepared(pipeline(language="zh", prepare={"recipe": {"words": "rjieba", "terms": "terms.txt"}}))
     Path("terms.txt").unlink()
-    staleness.check_result(config, "prepare")
-    assert staleness.absent_text(config.prepare).startswith("note: terms.txt: not there")
-    without = pipeline(language="zh", prepare={"recipe": {"words": "rjieba"}})
-    shutil.rmtree("out/rows")
-    prepare_rows(without.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
+    check_is_done(config, "terms.txt")
+    prepared(pipeline(language="zh", prepare={"recipe": {"words": "rjieba"}}))
     with pytest.raises(ModelError, match="terms: terms.txt cannot be read"):
         staleness.check_result(config, "prepare")

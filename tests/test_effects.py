@@ -14,9 +14,8 @@ import tomli_w
 from longmlm.cli import COMMANDS
 from longmlm.config import parse
 from longmlm.errors import UserError
-from longmlm.inputs import check_inputs
+from longmlm.needs import check_inputs
 from longmlm.options import sections
-from longmlm.runnable import check_runnable
 from longmlm.settings.shipped import PACKAGE
 from longmlm.settings.tables import Table, default_of, merged, with_arrays
 from tests.support.prepare_settings import written
@@ -105,7 +104,7 @@ def refusal(folder: Path, case: Refused, where: str) -> str | None:
     try:
         config = parse(COMMANDS[case.command], [written(folder, "own.toml", tomli_w.dumps(given(tables)))])
         if case.command == "run":
-            check_runnable(config)
+            check_inputs(config)
         if case.command == "prepare":
             check_inputs(config)
     except UserError as error:

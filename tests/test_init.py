@@ -14,10 +14,10 @@ from transformers import AutoModel
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.config import parse
 from longmlm.errors import ModelError, UserError
-from longmlm.hubs.weight_names import weight_names
-from longmlm.inputs import check_inputs
 from longmlm.model import families
-from longmlm.pipeline_files import ModelFacts, init, model_facts
+from longmlm.model.facts import facts_of
+from longmlm.needs import check_inputs
+from longmlm.pipeline_files import checked_model, init
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline
 from tests.support.commands import command
 from tests.support.extras import sentence_folder
@@ -59,16 +59,18 @@ def base(model: str, length: int = 40, **more: object) -> Pipeline:
 
 
 def test_a_head_a_sentence_encoder_and_a_licence_are_recognized(folder: Path) -> None:
-    assert model_facts(base("bert")) == ModelFacts(NUM_POSITIONS, has_head=True)
+    facts = checked_model(base("bert"))
+    assert (facts.num_positions, facts.has_head, facts.modules, facts.licence) == (NUM_POSITIONS, True, None, None)
     (folder / "sentences" / "README.md").write_text("---\nlicense: mit\n---\n", encoding="utf-8")
-    assert model_facts(base("sentences")) == ModelFacts(NUM_POSITIONS, False, True, "mit")
-    assert model_facts(base("sentences", NUM_POSITIONS, extension=False)).has_head is False
+    facts = checked_model(base("sentences"))
+    assert (facts.num_positions, facts.has_head, facts.licence) == (NUM_POSITIONS, False, "mit") and facts.modules
+    assert checked_model(base("sentences", NUM_POSITIONS, extension=False)).has_head is False
 
 
 @pytest.mark.parametrize("length", [NUM_POSITIONS + 1, 4000])
 def test_a_length_without_an_extension_must_fit_the_model(folder: Path, length: int) -> None:
     with pytest.raises(UserError, match=f"and bert reads {NUM_POSITIONS}"):
-        model_facts(base("bert", length, extension=False))
+        checked_model(base("bert", length, extension=False))
 
 
 @pytest.mark.parametrize("extension", [True, False])
@@ -126,9 +128,9 @@ def test_what_full_attention_loses_at_many_times_the_trained_positions_is_noted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], times: int, is_said: bool
 ) -> None:
     monkeypatch.setattr(families, "MANY_POSITIONS", 8 * NUM_POSITIONS)
-    model_facts(base("bert", times * NUM_POSITIONS))
+    checked_model(base("bert", times * NUM_POSITIONS))
     assert (f"attention_window = {NUM_POSITIONS // 2} with initialisation = tile" in capsys.readouterr().err) == is_said
-    model_facts(base("sentences", times * NUM_POSITIONS))  # without a head: the first file does not extend
+    checked_model(base("sentences", times * NUM_POSITIONS))  # without a head: the first file does not extend
     assert "attention_window" not in capsys.readouterr().err
 
 
@@ -149,17 +151,16 @@ def test_of_a_model_on_a_hub_only_the_header_of_the_weights_is_read(
     folder: Path, hub: Hub, name: str, has_head: bool
 ) -> None:
     publish(hub, folder / name)
-    names = weight_names(str(folder / name))
-    assert weight_names(f"owner/{name}") == names
-    about = model_facts(base(f"owner/{name}"))
-    assert (about.has_head, about.is_sentence_encoder) == (has_head, not has_head)
+    assert facts_of(f"owner/{name}").weight_names == facts_of(str(folder / name)).weight_names
+    about = checked_model(base(f"owner/{name}"))
+    assert (about.has_head, about.modules is None) == (has_head, has_head)
     assert not [*(folder / "cache").rglob("*.safetensors")]
 
 
 def test_weights_of_a_hub_in_another_format_are_not_known(folder: Path, hub: Hub) -> None:
     (folder / "bert" / "model.safetensors").rename(folder / "bert" / "pytorch_model.bin")
     publish(hub, folder / "bert")
-    assert weight_names("owner/bert") is None
+    assert facts_of("owner/bert").weight_names is None
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from longmlm.config import read, resolved_pipeline
 from longmlm.errors import FolderError
 from longmlm.folders import new_folder, replaced_folder
-from longmlm.inputs import check_inputs
+from longmlm.needs import check_inputs
 from longmlm.processes import exclusive_lock
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig

@@ -108,7 +108,7 @@ def main(stage: str | None = None) -> None:
         output = getattr(config, "output", None) or getattr(config, "run", None) or "."  # which is written to
         with printable_output(), naming(Path(output)):
             if prints_errors():
-                from longmlm.inputs import check_inputs  # not needed for --help
+                from longmlm.needs import check_inputs  # not needed for --help
 
                 check_inputs(config)
             with _exit_on_closed_pipe() if command in ("inspect", "predict") else nullcontext():

@@ -4,25 +4,18 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import fields, replace
 from typing import Any
 
 import tomli_w
 
-from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import check_rows_fit_positions
 from longmlm.config import parse
 from longmlm.data.files import files_of
 from longmlm.data.languages import check_language
 from longmlm.errors import DataError, ModelUnavailableError, UnavailableError
-from longmlm.hubs.licences import licence_of
-from longmlm.hubs.model_files import MODULES
-from longmlm.hubs.models import commit_of, config_of_model, file_of_model
-from longmlm.hubs.weight_names import weight_names
-from longmlm.inputs import positions_of
-from longmlm.model.families import attention_note, has_head, planned_extension, shares_layers
+from longmlm.model.facts import ModelFacts, facts_of
+from longmlm.model.families import attention_note, shares_layers
 from longmlm.options import explanations, sections
 from longmlm.settings.extend import ExtendRecipe
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, recommended
@@ -52,28 +45,17 @@ RELEASED = (  # settings of a release that the file lists
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """Facts about a base model that are known without reading its weights; None means unknown."""
-
-    num_positions: int | None = None
-    has_head: bool | None = None
-    is_sentence_encoder: bool = False
-    licence: str | None = None
-    shares_layers: bool = False
-
-
 def init(arguments: Sequence[str]) -> str:
     """Returns a pipeline file with the base keys from the options, after checking them; may print notes.
 
     For a model without an MLM head that is to be extended, it is the first of two files, which trains a head.
     """
     base = parse(Pipeline, arguments, "longmlm init", {"output": "out/mine"})
-    return pipeline_file(base, model_facts(base))
+    return pipeline_file(base, checked_model(base))
 
 
-def model_facts(base: Pipeline) -> ModelFacts:
-    """Returns facts about the model of a pipeline; checks the language, the length and the model.
+def checked_model(base: Pipeline) -> ModelFacts | None:
+    """Returns the facts about the model of a pipeline; checks the language, the length and the model.
 
     Raises a UserError if one of them is unusable. If the hub does not respond or the corpus is missing, prints a note.
     """
@@ -83,51 +65,40 @@ def model_facts(base: Pipeline) -> ModelFacts:
     except DataError as error:
         _note(f"{error}; the pipeline needs its corpus when it runs")
     if base.model is None:
-        return ModelFacts()
+        return None
     try:
-        return _facts_of_model(base, likely_best_checkpoint(bundled_resolved(base.model)))
+        facts = facts_of(likely_best_checkpoint(bundled_resolved(base.model)), base.revision)
+        if facts.num_positions is None:
+            return None
+        recipe = ExtendRecipe(num_positions=base.length)
+        if base.extension:
+            facts.check_extends(recipe)
+        else:
+            check_rows_fit_positions(base.length, facts.num_positions, facts.shown)
+        if facts.has_head is not False and base.extension:
+            _note(attention_note(recipe, facts.num_positions, facts.config))
     except (ModelUnavailableError, UnavailableError) as error:
         _note(f"the model was not checked; longmlm plan and longmlm run will check it: {error}")
-        return ModelFacts()
-
-
-def _facts_of_model(base: Pipeline, name: str) -> ModelFacts:
-    shown, config = base.model or "", config_of_model(name, base.revision, needs_weights=False)
-    if config is None or (num_positions := positions_of(config, shown)) is None:
-        return ModelFacts()
-    provenance = read_provenance(name) if Path(name).is_dir() else Provenance()
-    recipe = ExtendRecipe(num_positions=base.length)
-    if base.extension:
-        planned_extension(recipe, ModelSource(name=shown), provenance, config, num_positions)
-    else:
-        check_rows_fit_positions(base.length, num_positions, shown)
-    names = weight_names(name, base.revision)
-    found_head = None if names is None else has_head(config, names)
-    if base.extension and found_head is not False and (note := attention_note(recipe, num_positions, config)):
-        _note(note)
-    is_sentence_encoder, licence = False, None
-    with suppress(ModelUnavailableError, UnavailableError):  # offline, the cache may hold config.json alone
-        is_sentence_encoder = file_of_model(name, base.revision, MODULES) is not None
-        source = ModelSource(name=name, revision=None if Path(name).is_dir() else commit_of(name, base.revision))
-        licence = licence_of(None, provenance.of_run(source)).identifier
-    return ModelFacts(num_positions, found_head, is_sentence_encoder, licence, shares_layers(config))
+        return None
+    return facts
 
 
 def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
+    if text:
+        print(f"note: {text}", file=sys.stderr)
 
 
-def pipeline_file(base: Pipeline, about: ModelFacts = ModelFacts()) -> str:
+def pipeline_file(base: Pipeline, about: ModelFacts | None = None) -> str:
     """Returns a pipeline file with these base keys; the recommended settings of the stages are commented out.
 
     The docstring of each setting is a comment above it. If the model has no MLM head, the file trains a new one.
     """
-    given: Table = {"pretrain": {"start": {"new_head": True}}} if about.has_head is False else {}
+    given: Table = {"pretrain": {"start": {"new_head": True}}} if about and about.has_head is False else {}
     lines = [HEAD]
-    if given and base.extension:
+    if about and given and base.extension:
         lines += ["#", *_two_steps(base, about)]
         base = replace(base, length=int(about.num_positions or 0), extension=False)
-    elif about.shares_layers and base.extension:
+    elif about and shares_layers(about.config) and base.extension:
         given = {"extend": {"recipe": {"initialisation": "fitted"}}}
     for name, text in explanations(Pipeline).items():
         value = getattr(base, name)
@@ -139,11 +110,11 @@ def pipeline_file(base: Pipeline, about: ModelFacts = ModelFacts()) -> str:
     defaults = {item.name: item.default for item in fields(ReleaseRecipe) if item.name in RELEASED}
     release = {
         "recipe": {**defaults, "sentence_transformer": "mean"},
-        "card": {"license": about.licence or "apache-2.0"},
+        "card": {"license": (about and about.licence) or "apache-2.0"},
     }
     for stage, table in merged(merged(recommended(base, given), {"release": release}), given).items():
         lines += _tables(stage, kinds[stage], table, given.get(stage, {}))
-    if about.num_positions is not None:
+    if about:
         says = f"says {about.licence}" if about.licence else "is not known to state one: set it before you publish"
         at = next(at for at, line in enumerate(lines) if line.startswith("#license"))
         lines.insert(at, f"# The card of {base.model} {says}.")
@@ -152,7 +123,7 @@ def pipeline_file(base: Pipeline, about: ModelFacts = ModelFacts()) -> str:
 
 def _two_steps(base: Pipeline, about: ModelFacts) -> Iterator[str]:
     """Yields comments for a model without an MLM head: what this file does, and the command for the second file."""
-    kind = "a sentence encoder without an MLM head" if about.is_sentence_encoder else "an encoder without an MLM head"
+    kind = f"{'an encoder' if about.modules is None else 'a sentence encoder'} without an MLM head"
     yield f"# {base.model} is {kind}. It can be extended to {base.length} positions once it has one, so this is"
     yield f"# the first of two files: it trains a head at the model's own {about.num_positions} positions. The second:"
     options = {"model": f"{base.output}/release", "corpus": base.corpus, "length": base.length}

@@ -179,7 +179,7 @@ def _extension(stage: ExtendConfig, folder: Path) -> Iterator[Pair]:
     if (distilled := extension.distilled if extension else None) and stage.rows:
         yield Pair("other rows", distilled.rows_sha256, _rows_sha256(stage.rows) or distilled.rows_sha256, stage.rows)
     if extension is None and recipe.num_positions:  # only tokens were added
-        config = config_of_model(str(folder), needs_weights=False)
+        config = config_of_model(str(folder))
         recorded["num_positions"] = num_usable_positions(config) if config else None
     yield from (
         Pair(f"recipe.{name}", recorded[name], value) for name, value in asdict(recipe).items() if name in recorded

@@ -17,9 +17,9 @@ from longmlm.data.vocabulary import Vocabulary, load_vocabulary
 from longmlm.errors import DataError
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.measure import measure_pairs
-from longmlm.inputs import check_inputs
 from longmlm.model.loading import class_for, load_model
 from longmlm.model.mlm import MlmObjective
+from longmlm.needs import check_inputs
 from longmlm.settings.masking import HeldOut, PairKind
 from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.families import demo_texts

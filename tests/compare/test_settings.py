@@ -12,7 +12,7 @@ from longmlm.compare.planned import FOLDER, variant
 from longmlm.compare.settings import ComparedPipeline, CompareSettings
 from longmlm.config import read
 from longmlm.errors import ConfigError
-from longmlm.inputs import check_inputs
+from longmlm.needs import check_inputs
 from longmlm.reports.pages import made_with
 from longmlm.reports.tables import Table
 from longmlm.runtime.trials import TRIAL

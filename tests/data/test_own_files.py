@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longmlm import inputs
+from longmlm import needs
 from longmlm.artifacts import artifact
 from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.data.engine import prepare_rows
@@ -90,4 +90,4 @@ def test_an_output_inside_the_folder_of_a_dataset_is_refused(tmp_path: Path, mon
     sources = (Source(dataset="texts", split="train"),)
     recipe = PrepareRecipe(tokenizer=MINI, row_length=16, sources=sources)
     with pytest.raises(DataError, match="texts/out/rows is inside the dataset texts"):
-        inputs.check_inputs(PrepareConfig(output="texts/out/rows", recipe=recipe))
+        needs.check_inputs(PrepareConfig(output="texts/out/rows", recipe=recipe))

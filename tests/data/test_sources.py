@@ -18,7 +18,7 @@ from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
 from longmlm.folders import MANIFEST
-from longmlm.inputs import check_inputs
+from longmlm.needs import check_inputs
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.shipped import bundled_resolved
 from tests.support.corpora import WHOLE, contents, records_of

@@ -12,7 +12,7 @@ from longmlm.errors import ModelError, ModelNotFoundError, ModelUnavailableError
 from longmlm.hubs import modelscope_cache
 from longmlm.hubs.licences import Licence, licence_of
 from longmlm.hubs.models import check_model, commit_of, config_of_model, model_card_of, snapshot_of
-from longmlm.hubs.weight_names import weights_here
+from longmlm.model.facts import facts_of
 from tests.support.hub import Repository
 from tests.support.loopback import CUT, Fault
 from tests.support.modelscope_hub import BRANCH
@@ -194,9 +194,9 @@ def test_the_tokenizer_is_found_by_name_and_revision(served: Served, repository:
 
 def test_config_and_weights_are_read_without_downloading_all(served: Served, repository: Repository) -> None:
     assert config_of_model(MS).model_type == "bert"
-    assert weights_here(MS) == []
+    assert facts_of(MS).weight_files == []
     snapshot_of(MS)
-    assert [path.name for path in weights_here(MS)] == ["model.safetensors"]
+    assert [path.name for path in facts_of(MS).weight_files] == ["model.safetensors"]
 
 
 @pytest.mark.parametrize(("licence", "identifier"), [("Apache License 2.0", "apache-2.0"), ("mit", "mit")])

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from longmlm.config import parse
-from longmlm.inputs import QUICKLY_READ_BYTES
+from longmlm.needs import QUICKLY_READ_BYTES
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.stages.extend import extend
 from longmlm.stages.prepare import prepare

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 import torch
 
+from longmlm import pipeline_needs
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.data.rows import open_rows
 from longmlm.errors import ReleaseError
@@ -121,7 +122,7 @@ def test_fresh_process_runs_the_file_and_what_the_card_says_of_it(world: World, 
 
 
 def test_model_above_the_limit_of_a_file_is_refused_in_a_line(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_graph, "MAX_ONNX_BYTES", 1000)
+    monkeypatch.setattr(pipeline_needs, "MAX_ONNX_BYTES", 1000)
     monkeypatch.setattr(onnx_graph, "_program", None)
     with pytest.raises(ReleaseError, match=r"onnx/mlm\.onnx .*recipe\.onnx"):
         write_graphs(exported)

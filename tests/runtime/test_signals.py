@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from longmlm import cli, inputs, pipeline_files
+from longmlm import cli, needs, pipeline_files
 from longmlm.__main__ import main
 from longmlm.errors import STARTS_OVER
 from longmlm.processes import PARENT_VARIABLE
@@ -84,7 +84,7 @@ def command_line(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         main()
 
     monkeypatch.setattr(cli, "parse", lambda kind, *_: kind.__new__(kind))
-    monkeypatch.setattr(inputs, "check_inputs", lambda _: None)
+    monkeypatch.setattr(needs, "check_inputs", lambda _: None)
     return run
 
 
@@ -102,7 +102,7 @@ def test_before_the_stage_starts_the_process_ends_though_libraries_catch_excepti
             monkeypatch.setattr(module, name, lambda *_: receive(number))
             monkeypatch.setitem(sys.modules, stage, Library(stage, signal.SIGCHLD))  # which is ignored
         case "checks":
-            monkeypatch.setattr(inputs, "check_inputs", lambda _: receive(number))
+            monkeypatch.setattr(needs, "check_inputs", lambda _: receive(number))
             monkeypatch.setitem(sys.modules, stage, Library(stage, signal.SIGCHLD))
         case _:
             monkeypatch.setitem(sys.modules, stage, Library(stage, number))

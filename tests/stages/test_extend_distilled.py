@@ -11,7 +11,7 @@ import longmlm
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.config import resolved_pipeline
 from longmlm.errors import PositionsError
-from longmlm.inputs import check_inputs
+from longmlm.needs import check_inputs
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.stages.extend import extend

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from longmlm import runnable
+from longmlm import pipeline_needs
 from longmlm.folders import verify
 from longmlm.release import build, reload
 from longmlm.settings.release import ReleaseConfig
@@ -81,7 +81,7 @@ def test_file_that_gives_other_logits_leaves_nothing(
 def test_missing_extra_is_refused_in_a_line_before_any_work(
     settings: dict[str, object], run_here: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(runnable, "find_spec", lambda _: None)
+    monkeypatch.setattr(pipeline_needs, "find_spec", lambda _: None)
     code, said, warned = run_here(ReleaseConfig, release, settings | {"model": "nowhere"})
     assert (code, said) == (2, "")
     assert re.fullmatch(r"error: recipe\.onnx = true needs onnx, .* pip install 'longmlm\[onnx\]'\n", warned)

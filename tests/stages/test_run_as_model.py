@@ -6,7 +6,7 @@ import pytest
 
 from longmlm.config import parse
 from longmlm.errors import CheckpointError, ConfigError
-from longmlm.pipeline_files import model_facts
+from longmlm.pipeline_files import checked_model
 from longmlm.processes import LAUNCHED, MPI
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.extend import ExtendConfig
@@ -39,7 +39,7 @@ def test_a_run_as_model_of_a_pipeline_is_its_best_checkpoint(run_folder: Path, m
     assert config.release.card.title == f"{run_folder.parent.name}-80"
     assert parse(ExtendConfig, [mine]).base == best
     base = Pipeline(model=str(run_folder), corpus=("a",), length=2 * LONG_POSITIONS, output="out")
-    assert model_facts(base).num_positions == LONG_POSITIONS
+    assert checked_model(base).num_positions == LONG_POSITIONS
 
 
 def test_a_run_as_base_of_a_stage_is_its_best_checkpoint(run_folder: Path, tmp_path: Path, run_here) -> None:

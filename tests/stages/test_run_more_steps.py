@@ -11,7 +11,7 @@ from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.run import Continuation
 from longmlm.config import parse
 from longmlm.errors import ConfigError, FolderError, UserError
-from longmlm.inputs import check_inputs
+from longmlm.needs import check_inputs
 from longmlm.settings.pipeline import RunConfig
 from longmlm.stages import run
 from longmlm.stages.run import summary

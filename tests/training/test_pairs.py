@@ -13,9 +13,9 @@ from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.batches.steps import StepBatches
 from longmlm.errors import CheckpointError, DataError, ModelError
-from longmlm.inputs import check_inputs
 from longmlm.model.heads import pair_parameters
 from longmlm.model.loading import load_trained
+from longmlm.needs import check_inputs
 from longmlm.settings.masking import Pairs
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.training import loop, tracker

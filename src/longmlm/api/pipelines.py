@@ -19,7 +19,7 @@ from longmlm.artifacts.artifact import present
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.config import pipeline_of
 from longmlm.errors import PipelineError, UserError, explained, naming
-from longmlm.inputs import check_inputs
+from longmlm.needs import check_inputs
 from longmlm.processes import ERROR_FILE, end_with_parent
 from longmlm.reports.evaluation import finding
 from longmlm.settings.pipeline import ResolvedPipeline, RunConfig

@@ -25,7 +25,7 @@ from longmlm.compare.planned import FOLDER, Variant, best_pipeline, combinations
 from longmlm.compare.settings import ComparedPipeline
 from longmlm.errors import TrainingError, counted
 from longmlm.folders import write_text
-from longmlm.inputs import check_inputs
+from longmlm.needs import check_inputs
 from longmlm.processes import exclusive_lock
 from longmlm.reports.pages import made_with
 from longmlm.reports.tables import text_table

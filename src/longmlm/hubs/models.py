@@ -141,25 +141,25 @@ def cached_file(name: str, commit: str, file: str) -> Path | None:
     return _hub_of(target).cached_file(target, commit, file)
 
 
-def check_model(name: str, revision: str | None = None, needs_weights: bool = True) -> None:
+def check_model(name: str, revision: str | None = None) -> None:
     """Raises the error that loading would raise if there is no such model, without downloading or loading it."""
     if is_folder(name, revision):
         check_links(Path(name))
         check_has_config(name, Path(name))
-        if needs_weights:
-            check_has_weights(name, Path(name))
+        check_has_weights(name, Path(name))
         return
     commit_of(name, revision)
 
 
-def config_of_model(name: str, revision: str | None = None, needs_weights: bool = True) -> SimpleNamespace | None:
-    """Checks a model as `check_model` does, and returns the keys of its config.json as attributes.
+def config_of_model(name: str, revision: str | None = None) -> SimpleNamespace | None:
+    """Returns the keys of a model's config.json as attributes; raises the error of loading if there is no such model.
 
     Returns None if the config is damaged or names code: only loading shows what it means. For a repository, downloads
     config.json.
     """
     if is_folder(name, revision):
-        check_model(name, needs_weights=needs_weights)
+        check_links(Path(name))
+        check_has_config(name, Path(name))
     path = file_of_model(name, revision, CONFIG)
     try:
         content = _config_in(str(path)) if path else {}

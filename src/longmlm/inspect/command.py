@@ -22,11 +22,11 @@ from longmlm.data.vocabulary import Vocabulary, decode, load_vocabulary, tokeniz
 from longmlm.errors import ConfigError, DataError, FolderError, ModelError, counted
 from longmlm.escaping import markup, print_escaped
 from longmlm.evaluation.frozen import viewer_of
-from longmlm.hubs.models import config_of_model, file_of_model
-from longmlm.inputs import positions_of
+from longmlm.hubs.models import file_of_model
 from longmlm.inspect.drawing import PAGE_HEADER, has_colours, rows_page, rows_text
 from longmlm.inspect.reading import Reader, Reading
 from longmlm.inspect.settings import InspectConfig, masks_of
+from longmlm.model.facts import facts_of
 from longmlm.progress import Progress
 from longmlm.reports.pages import Head, made_with, public_path, write_page
 from longmlm.settings.masking import HeldOut, Masking
@@ -144,8 +144,10 @@ def chunk_length(config: InspectConfig, row_length: int) -> int:
     """
 
     def positions(name: str, needs_weights: bool = True) -> int:
-        known = positions_of(config_of_model(likely_best_checkpoint(name), None, needs_weights), name)
-        return row_length if known is None else known
+        facts = facts_of(likely_best_checkpoint(name))
+        if needs_weights:
+            facts.check_weights()
+        return row_length if facts.num_positions is None else facts.num_positions
 
     base_positions = min(row_length, positions(config.base, False)) if config.base else row_length
     length = row_length if "whole" in config.views else base_positions

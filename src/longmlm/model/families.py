@@ -1,6 +1,6 @@
 """Model families: which are supported, how they are built, which can be extended, and to what length.
 
-`config` is a PretrainedConfig or the keys of a config.json as attributes. Imports no torch: inputs.py runs before it.
+`config` is a PretrainedConfig or the keys of a config.json as attributes. Imports no torch.
 """
 
 from collections.abc import Collection
@@ -120,12 +120,6 @@ def check_reads_pairs(config: Any, name: str, extension: Extension | None = None
             f"{name} has a window, so it is released as a Longformer, which has no head for pairs: extend it without "
             f"attention_window, or {remedy}"
         )
-
-
-def has_pair_head(config: Any, weight_names: Collection[str]) -> bool:
-    """Returns whether some of these weights are of the family's pair head."""
-    head = FAMILIES[config.model_type].pair_head
-    return any(name.startswith(f"{head}.") for name in weight_names)
 
 
 def longformer_problem(config: Any, has_mlm_head: bool = True) -> str | None:

@@ -1,5 +1,6 @@
 """The plan command: reports what a pipeline will take, without writing anything or downloading weights."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -22,9 +23,9 @@ from longmlm.evaluation.measure import measure
 from longmlm.folders import GB, free_bytes
 from longmlm.hubs.datasets import is_local
 from longmlm.hubs.models import snapshot_of
-from longmlm.hubs.weight_names import weights_here
 from longmlm.model.architecture import architecture_of, dropout_of, set_dropout
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, document_length, gpu_of
+from longmlm.model.facts import facts_of
 from longmlm.model.families import attention_note, check_num_positions
 from longmlm.model.loading import load_model, load_tokenizer, meta_model
 from longmlm.model.mlm import MlmObjective
@@ -32,10 +33,11 @@ from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.terms import read_terms
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
+from longmlm.needs import machine_errors
+from longmlm.pipeline_needs import training_processes, unread_notes
 from longmlm.planning.estimate import Machine, TrainingPlan, distillation_time, duration, prepare_time, training_plan
 from longmlm.planning.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size, sampled_rows
 from longmlm.planning.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second
-from longmlm.runnable import machine_notes, training_processes
 from longmlm.runtime.launch import free_memory_bytes, resolved_precision
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pipeline import PlanConfig
@@ -85,7 +87,7 @@ def plan(config: PlanConfig) -> None:
     extend = None if recipe.pairs else config.extend  # a model with a window cannot learn pairs
     if extend and (note := attention_note(extend.recipe, base_positions, model.config)):
         print(note)
-    for note in [*planned_notes(config, vocabulary), *machine_notes(config)]:
+    for note in [*planned_notes(config, vocabulary), *machine_notes(config), *unread_notes(config)]:
         print(note)
 
 
@@ -163,7 +165,7 @@ def check_base(config: PlanConfig) -> None:
     """
     extend, recipe = config.extend, config.prepare.recipe
     sources = [source for source in recipe.sources if not source.dataset or is_local(source)]
-    if extend is None or not sources or not weights_here(extend.base, extend.revision):
+    if extend is None or not sources or not facts_of(extend.base, extend.revision).weight_files:
         return
     loaded = load_model(extend.base, extend.revision)
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, extend.base)
@@ -224,6 +226,21 @@ def planned_notes(config: PlanConfig, vocabulary: Vocabulary | None) -> list[str
     if vocabulary:
         notes += unknown_notes(recipe.sources, vocabulary, manifest.report.unknown_shares if manifest else None)
     return [note for note in notes if note]
+
+
+def machine_notes(config: PlanConfig) -> list[str]:
+    """Returns a line for each thing that this machine cannot do, or not check, and that the pipeline needs."""
+    notes, recipe = (
+        [f"longmlm run would stop on this machine: {error}" for error in machine_errors(config)],
+        config.release.recipe,
+    )
+    if "release" in config.stages and recipe.sentence_transformer and not find_spec("sentence_transformers"):
+        notes.append(
+            f"recipe.sentence_transformer = {recipe.sentence_transformer}: sentence-transformers is not installed, so "
+            "the release is written without running the code for it on its card: pip install "
+            "'longmlm[sentence-transformers]'"
+        )
+    return notes
 
 
 def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:

@@ -180,10 +180,10 @@ def _planned_config(config: ResolvedPipeline) -> SimpleNamespace | None:
     start, extend = config.pretrain.start, config.extend
     made = [*reversed(list_checkpoints(result_of(config.pretrain))), *([result_of(extend)] if extend else [])]
     if folder := next((folder for folder in made if (folder / CONFIG).is_file()), None):
-        return config_of_model(str(folder), needs_weights=False)
+        return config_of_model(str(folder))
     if extend:
-        return config_of_model(extend.base, extend.revision, needs_weights=False)
+        return config_of_model(extend.base, extend.revision)
     if start.checkpoint is None:
         return SimpleNamespace(**read_architecture(str(start.architecture)))
     folder = next(reversed(list_checkpoints(Path(start.checkpoint))), None)  # of another run
-    return config_of_model(str(folder or start.checkpoint), start.revision, needs_weights=False)
+    return config_of_model(str(folder or start.checkpoint), start.revision)

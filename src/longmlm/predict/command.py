@@ -8,10 +8,7 @@ from longmlm.data.pretrained import CONFIG_FILE, SPECIAL_FILE, TOKENIZER_FILE
 from longmlm.data.vocabulary import ROLES, tokenizer_folder
 from longmlm.errors import DataError, ModelError
 from longmlm.folders import parse_json
-from longmlm.hubs.models import config_of_model
-from longmlm.hubs.weight_names import weight_names
-from longmlm.inputs import positions_of
-from longmlm.model.families import has_head
+from longmlm.model.facts import facts_of
 from longmlm.predict.drawing import Prediction, tables
 from longmlm.predict.masks import masked_text
 from longmlm.predict.settings import PredictConfig
@@ -44,13 +41,12 @@ def checked_mask_token(name: str) -> str | None:
 
     Raises a UserError for a model that does not exist or has no MLM head, and for a tokenizer without a mask token.
     """
-    config, shown = config_of_model(name), bundled_name(name)
-    positions_of(config, shown)
-    names = weight_names(name)
-    if config is not None and names is not None and not has_head(config, names):
+    facts = facts_of(name)
+    facts.check_weights()
+    if facts.has_head is False:
         raise ModelError(
-            f"{shown} has no MLM head, so it predicts no tokens: name a checkpoint that has one, or first train a "
-            "head with the pipeline file that longmlm init prints for this model"
+            f"{facts.shown} has no MLM head, so it predicts no tokens: name a checkpoint that has one, or first train "
+            "a head with the pipeline file that longmlm init prints for this model"
         )
     folder = tokenizer_folder(name)
     if not (folder / TOKENIZER_FILE).is_file():
@@ -63,7 +59,7 @@ def checked_mask_token(name: str) -> str | None:
     for token in (*declared, *ROLES["mask"][1:]):
         if token and tokenizer.token_to_id(token) is not None:
             return token
-    raise DataError(f"{shown}: the tokenizer has no mask token; masked language models need one")
+    raise DataError(f"{facts.shown}: the tokenizer has no mask token; masked language models need one")
 
 
 def _declared(path: Path) -> str | None:

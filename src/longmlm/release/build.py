@@ -24,7 +24,7 @@ from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
 from longmlm.model.loading import LoadedModel, load_trained
-from longmlm.releasable import check_has_no_modules, check_is_release
+from longmlm.pipeline_needs import check_has_no_modules, check_is_release
 from longmlm.release.export import carried_by, check_exportable, export, longformer_window
 from longmlm.release.gate import evaluation_of, exported_accuracy
 from longmlm.release.onnx_graph import write_graphs

@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, LongformerConfig, PreTrainedModel
 
-from longmlm.errors import ReleaseError
 from longmlm.hubs.model_files import SENTENCE_FILES, TEMPLATES
 from longmlm.model.architecture import NUM_GLOBAL, architecture_of, position_offset, without_pooler
 from longmlm.model.carried import Carried, save_model
 from longmlm.model.checks import REBUILT_BUFFERS
-from longmlm.model.families import longformer_problem
 from longmlm.model.heads import pair_parameters
 from longmlm.model.loading import LoadedModel, class_for
 from longmlm.model.window import Window
-from longmlm.releasable import check_window_files, window_problem
+from longmlm.pipeline_needs import check_longformer, check_window_files
 from longmlm.settings.release import ReleaseRecipe, WeightType
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -107,8 +105,7 @@ def as_longformer(model: PreTrainedModel, window: Window, auto_class: Any = Auto
     Its config has one more key, num_global_tokens: global_attention_mask must be 1 for that many tokens of each row.
     Raises ReleaseError if Longformer cannot compute the same.
     """
-    if problem := longformer_problem(model.config, has_mlm_head=auto_class is AutoModelForMaskedLM):
-        raise ReleaseError(window_problem(problem))
+    check_longformer(model.config, has_mlm_head=auto_class is AutoModelForMaskedLM)
     config = model.config
     num_positions, reserved = _num_positions(model), config.pad_token_id + 1
     widths = longformer_widths(window, config.num_hidden_layers, num_positions)

@@ -15,8 +15,8 @@ from longmlm.errors import ReleaseError, explained, naming
 from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import SentenceEmbedding
 from longmlm.model.loading import load_model
+from longmlm.pipeline_needs import check_onnx_size
 from longmlm.progress import quiet_libraries
-from longmlm.releasable import MAX_ONNX_BYTES, onnx_problem
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
 
 INPUTS = ("input_ids", "attention_mask")
@@ -64,9 +64,7 @@ def write_graphs(folder: Path) -> list[str]:
     machine. Raises ReleaseError for a model that is too large for one file, or cannot be traced.
     """
     loaded = load_model(str(folder))
-    num_bytes = sum(parameter.nbytes for parameter in loaded.model.parameters())
-    if num_bytes > MAX_ONNX_BYTES:
-        raise ReleaseError(onnx_problem(num_bytes))
+    check_onnx_size(sum(parameter.nbytes for parameter in loaded.model.parameters()))
     parts, embedding = architecture_of(loaded.model.eval()), loaded.carried.embedding
     (folder / ENCODER).parent.mkdir()
     _write(Embeddings(parts.encoder, embedding), parts.num_positions, folder / ENCODER, folder / ENCODER_INT8)

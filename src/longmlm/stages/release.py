@@ -6,9 +6,9 @@ from longmlm.artifacts.fine_tuned import fine_tuned_folder
 from longmlm.errors import ReleaseError
 from longmlm.folders import read_manifest, unlisted_note
 from longmlm.hubs.publish import check_can_publish, publish
+from longmlm.pipeline_needs import check_has_rows, check_onnx_installed
 from longmlm.release.build import ReleaseSettings, write_release
 from longmlm.release.task import check_task_recipe, write_task_release
-from longmlm.runnable import check_has_rows, check_onnx_installed
 from longmlm.settings.release import ReleaseConfig
 from longmlm.training.run_folder import model_or_best_checkpoint
 

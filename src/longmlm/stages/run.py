@@ -22,10 +22,10 @@ from longmlm.artifacts.metrics import MetricsFile
 from longmlm.data.disk import check_disk
 from longmlm.errors import RESUMES, RESUMES_FROM_CHECKPOINT, DataError, ModelError
 from longmlm.folders import write_text
+from longmlm.pipeline_needs import unread_notes
 from longmlm.planning.size import planned_sizes
 from longmlm.processes import LAUNCH_VARIABLES, exclusive_lock
 from longmlm.reports.evaluation import finding
-from longmlm.runnable import unread_notes
 from longmlm.runtime.children import run_child
 from longmlm.runtime.launch_command import launch_command, search_path
 from longmlm.runtime.signals import stopped_by
