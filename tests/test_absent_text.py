@@ -87,24 +87,6 @@ def test_complete_rows_are_done_without_their_text(
         check_inputs(pipeline())
 
 
-def prepared(config: ResolvedPipeline) -> ResolvedPipeline:
-    """Makes the rows of a pipeline anew, and returns it."""
-    shutil.rmtree("out/rows")
-    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
-    return config
-
-
-def check_is_done(config: ResolvedPipeline, absent: str = "") -> None:
-    staleness.check_result(config, "prepare")
-    note = staleness.absent_text(config.prepare)
-    assert note.startswith(f"note: {absent}: not there") if absent else note == ""
-
-
-def check_is_other_text(config: ResolvedPipeline) -> None:
-    with pytest.raises(DataError, match="out/rows was made from other text than the corpus holds now"):
-        staleness.check_result(config, "prepare")
-
-
 @pytest.mark.parametrize("patterns", [["a.jsonl", "b.jsonl"], ["[a].jsonl", "b*.jsonl"]])
 def test_the_part_of_a_corpus_that_is_there_is_compared(
     pipeline: Callable[..., ResolvedPipeline], patterns: list[str]
@@ -112,40 +94,57 @@ def test_the_part_of_a_corpus_that_is_there_is_compared(
     lines = Path("text.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     for name, part in (("a.jsonl", lines[:15]), ("b.jsonl", lines[15:])):
         Path(name).write_text("".join(part), encoding="utf-8")
-    config = prepared(pipeline(corpus=patterns))
+    shutil.rmtree("out/rows")
+    config = pipeline(corpus=patterns)
+    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
     Path("b.jsonl").unlink()
-    check_is_done(config, patterns[1])
+    staleness.check_result(config, "prepare")
+    assert staleness.absent_text(config.prepare).startswith(f"note: {patterns[1]}: not there")
     Path("a.jsonl").write_text("".join(lines[:14]), encoding="utf-8")
-    check_is_other_text(config)
+    with pytest.raises(DataError, match="out/rows was made from other text than the corpus holds now"):
+        staleness.check_result(config, "prepare")
 
 
 def test_a_glob_that_finds_more_or_fewer_files_is_other_text(pipeline: Callable[..., ResolvedPipeline]) -> None:
+    shutil.rmtree("out/rows")
     shutil.copy("text.jsonl", "more.jsonl")
-    config = prepared(pipeline(corpus=["*.jsonl"]))
-    check_is_done(config)
+    config = pipeline(corpus=["*.jsonl"])
+    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
+    staleness.check_result(config, "prepare")
     shutil.copy("text.jsonl", "most.jsonl")
-    check_is_other_text(config)
+    with pytest.raises(DataError, match="was made from other text than the corpus holds now"):
+        staleness.check_result(config, "prepare")
     Path("most.jsonl").unlink()
-    check_is_done(config)
+    staleness.check_result(config, "prepare")
     Path("more.jsonl").unlink()
-    check_is_other_text(config)
+    with pytest.raises(DataError, match="was made from other text than the corpus holds now"):
+        staleness.check_result(config, "prepare")
 
 
 def test_rows_of_a_dataset_in_a_folder_that_is_gone_are_done(pipeline: Callable[..., ResolvedPipeline]) -> None:
+    shutil.rmtree("out/rows")
     Path("data/set").mkdir(parents=True)
     shutil.move("text.jsonl", "data/set/train.jsonl")
     sources = [{"dataset": "data/set", "split": "train"}]
-    config = prepared(pipeline(corpus=[], prepare={"recipe": {"sources": sources}}))
-    check_is_done(config)
+    config = pipeline(corpus=[], prepare={"recipe": {"sources": sources}})
+    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
+    staleness.check_result(config, "prepare")
     shutil.rmtree("data")
-    check_is_done(config, "data/set")
+    staleness.check_result(config, "prepare")
+    assert staleness.absent_text(config.prepare).startswith("note: data/set: not there")
 
 
 def test_rows_whose_terms_are_gone_are_done(pipeline: Callable[..., ResolvedPipeline]) -> None:
     Path("terms.txt").write_text("映着远处\n", encoding="utf-8")
-    config = prepared(pipeline(language="zh", prepare={"recipe": {"words": "rjieba", "terms": "terms.txt"}}))
+    shutil.rmtree("out/rows")
+    recipe = {"words": "rjieba", "terms": "terms.txt"}
+    config = pipeline(language="zh", prepare={"recipe": recipe})
+    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
     Path("terms.txt").unlink()
-    check_is_done(config, "terms.txt")
-    prepared(pipeline(language="zh", prepare={"recipe": {"words": "rjieba"}}))
+    staleness.check_result(config, "prepare")
+    assert staleness.absent_text(config.prepare).startswith("note: terms.txt: not there")
+    without = pipeline(language="zh", prepare={"recipe": {"words": "rjieba"}})
+    shutil.rmtree("out/rows")
+    prepare_rows(without.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
     with pytest.raises(ModelError, match="terms: terms.txt cannot be read"):
         staleness.check_result(config, "prepare")

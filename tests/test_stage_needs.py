@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from longmlm import cli, needs
+from longmlm import cli, needs, pipeline_needs
 from longmlm.config import parse
 from longmlm.data import words
 from longmlm.errors import ModelError, UserError
@@ -169,6 +169,12 @@ def test_rjieba_is_needed_until_the_rows_exist(monkeypatch: pytest.MonkeyPatch) 
     check(PrepareConfig, options)
     with pytest.raises(UserError, match=r"pip install 'longmlm\[words\]'"):
         check(PrepareConfig, f"{options} --output new")
+
+
+def test_packages_of_a_release_are_needed_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_needs, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"recipe\.onnx = true needs onnx, .* pip install 'longmlm\[onnx\]'"):
+        check(ReleaseConfig, "--model gone --recipe.onnx")
 
 
 @pytest.mark.parametrize(

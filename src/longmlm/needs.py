@@ -217,12 +217,6 @@ NEEDS = (
     Need(ResolvedPipeline, lambda config, _: check_can_continue(config)),
     Need(ResolvedPipeline, lambda config, _: check_settings(config)),
     Need(PretrainConfig, lambda stage, _: check_installed(stage.tracking.tracker)),
-    # rows, runs and evaluations
-    Need(ExtendConfig, lambda stage, inputs: stage.rows and inputs.rows(stage.rows, ["train"])),
-    Need(PretrainConfig, _check_batch),
-    Need(PretrainConfig, lambda stage, _: continuations_of(stage, newest_state(Path(stage.run)))),
-    Need(EvaluateConfig, _check_evaluated),
-    Need(ReleaseConfig, _check_released),
     # this machine
     Need(PretrainConfig, lambda _, inputs: inputs.launch and launch_command(inputs.launch), "noted"),
     Need(PretrainConfig, _check_gpus, "noted"),
@@ -230,6 +224,12 @@ NEEDS = (
     Need(PrepareConfig, lambda stage, _: stage.publish and check_can_publish(stage.target("dataset")), "noted"),
     Need(ReleaseConfig, lambda stage, _: stage.recipe.onnx and check_onnx_installed(), "noted"),
     Need(ReleaseConfig, lambda stage, _: stage.publish and check_can_publish(stage.target()), "noted"),
+    # rows, runs and evaluations
+    Need(ExtendConfig, lambda stage, inputs: stage.rows and inputs.rows(stage.rows, ["train"])),
+    Need(PretrainConfig, _check_batch),
+    Need(PretrainConfig, lambda stage, _: continuations_of(stage, newest_state(Path(stage.run)))),
+    Need(EvaluateConfig, _check_evaluated),
+    Need(ReleaseConfig, _check_released),
     # models
     Need(ResolvedPipeline, check_releasable),
     Need(ResolvedPipeline, lambda config, _: check_start(config)),

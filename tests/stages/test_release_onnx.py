@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from longmlm import pipeline_needs
 from longmlm.folders import verify
 from longmlm.release import build, reload
 from longmlm.settings.release import ReleaseConfig
@@ -76,13 +75,3 @@ def test_file_that_gives_other_logits_leaves_nothing(
     assert (code, said, len(written)) == (2, "", 1)
     assert re.match(r"error: .*outputs of onnx/mlm\.onnx differ by", warned.splitlines()[-1])
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_missing_extra_is_refused_in_a_line_before_any_work(
-    settings: dict[str, object], run_here: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(pipeline_needs, "find_spec", lambda _: None)
-    code, said, warned = run_here(ReleaseConfig, release, settings | {"model": "nowhere"})
-    assert (code, said) == (2, "")
-    assert re.fullmatch(r"error: recipe\.onnx = true needs onnx, .* pip install 'longmlm\[onnx\]'\n", warned)
-    assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ from longmlm.data.notes import markup_note, rows_notes, unknown_notes
 from longmlm.data.ray_executor import run_slices_on_ray
 from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import decode, load_vocabulary
-from longmlm.hubs.publish import check_can_publish, publish
+from longmlm.hubs.publish import publish
 from longmlm.release.dataset import SHARDS, Publication, write_dataset
 from longmlm.reports.packing import Example, packing_page, packing_report
 from longmlm.reports.pages import made_with, write_page
@@ -23,8 +23,6 @@ from longmlm.staleness import absent_text
 
 def prepare(config: PrepareConfig) -> None:
     """Writes the rows with a page about them, prints what they are made of, and publishes them if a target is set."""
-    if config.publish:
-        check_can_publish(config.target("dataset"))
     output, vocabulary = Path(config.output), load_vocabulary(config.recipe.tokenizer)
     if note := left_out([pattern for source in config.recipe.sources for pattern in source.files]):
         print(note, flush=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 from longmlm.artifacts.fine_tuned import fine_tuned_folder
 from longmlm.errors import ReleaseError
 from longmlm.folders import read_manifest, unlisted_note
-from longmlm.hubs.publish import check_can_publish, publish
-from longmlm.pipeline_needs import check_has_rows, check_onnx_installed
+from longmlm.hubs.publish import publish
+from longmlm.pipeline_needs import check_has_rows
 from longmlm.release.build import ReleaseSettings, write_release
 from longmlm.release.task import check_task_recipe, write_task_release
 from longmlm.settings.release import ReleaseConfig
@@ -17,10 +17,6 @@ def release(config: ReleaseConfig) -> None:
     """Releases a model, and publishes it if a target is set."""
     target = config.target() if config.publish else None
     settings = ReleaseSettings(config.recipe, config.card, Path(config.output), target)
-    if config.recipe.onnx:
-        check_onnx_installed()
-    if target:
-        check_can_publish(target)
     if tuned := fine_tuned_folder(config.model):
         lines = release_task_model(config, tuned, settings)
     else:
