@@ -263,6 +263,14 @@ def test_results_that_exist_need_nothing(kind: type) -> None:
     check_inputs(config)
 
 
+def test_a_token_is_needed_to_publish_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MODELSCOPE_API_TOKEN")
+    Path("out/release").mkdir(parents=True)
+    Path("out/release", MANIFEST).write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match="MODELSCOPE_API_TOKEN"):
+        check_inputs(settings(TO_HUB))
+
+
 def test_weights_are_needed_by_a_run_and_not_by_a_plan(models: Path) -> None:
     shutil.copytree(models / "roberta", "bare", ignore=shutil.ignore_patterns("*.safetensors"))
     check_inputs(settings(model="bare", kind=PlanConfig))

@@ -278,7 +278,7 @@ def _needs(config: Any) -> Iterator[tuple[Need, Any, Inputs]]:
 
 
 def stages_to_run(config: ResolvedPipeline) -> Iterator[StageConfig]:
-    """Yields the stages that have no result yet; with --more-steps, also pretrain and evaluate, which run again.
+    """Yields stages without a result, or that publish it; with --more-steps also pretrain and evaluate, to run again.
 
     extend is among them even if the pipeline ends before it, since the rows are for the long model.
     """
@@ -286,5 +286,6 @@ def stages_to_run(config: ResolvedPipeline) -> Iterator[StageConfig]:
     ending = {"extend": config.extend} if config.extend else {}
     for stage in (ending | config.stages).values():
         is_done = is_complete(stage) if isinstance(stage, PretrainConfig) else result_of(stage).exists()
+        is_done = is_done and not (isinstance(stage, PrepareConfig | ReleaseConfig) and stage.publish)
         if not is_done or (is_continued and isinstance(stage, PretrainConfig | EvaluateConfig)):
             yield stage

@@ -133,19 +133,17 @@ def facts_of(name: str, revision: str | None = None) -> ModelFacts:
 
     Raises ModelError if there is no such model, or its family is not supported.
     """
-    return _checked(ModelFacts(name, revision, config_of_model(name, revision), read_provenance(name)))
+    config = config_of_model(name, revision)
+    if config:
+        check_architecture(config, bundled_name(name))
+    return ModelFacts(name, revision, config, read_provenance(name))
 
 
 def facts_of_architecture(config_file: str) -> ModelFacts:
     """Returns the facts about an untrained model, whose padding token is that of its tokenizer."""
-    content = read_architecture(config_file) | {"pad_token_id": None}
-    return _checked(ModelFacts(config_file, config=SimpleNamespace(**content)))
-
-
-def _checked(facts: ModelFacts) -> ModelFacts:
-    if facts.config:
-        check_architecture(facts.config, facts.shown)
-    return facts
+    config = SimpleNamespace(**read_architecture(config_file) | {"pad_token_id": None})
+    check_architecture(config, config_file)
+    return ModelFacts(config_file, config=config)
 
 
 def _names_in(path: Path) -> set[str] | None:
