@@ -15,6 +15,7 @@ from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.config import parse
 from longmlm.data import words
 from longmlm.data.engine import prepare_rows
+from longmlm.data.notes import unread_notes
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import ReleaseError, UserError
 from longmlm.folders import MANIFEST
@@ -227,10 +228,10 @@ def test_a_batch_is_compared_with_the_rows_once_they_are_packed() -> None:
 
 
 def test_columns_of_rows_that_training_does_not_read_are_noted() -> None:
-    pairs, unit = pipeline_needs.unread_notes(settings(f"{ROW_PAIRS} {CHINESE}"))
+    pairs, unit = unread_notes(settings(f"{ROW_PAIRS} {CHINESE}"))
     assert "set kind in [pretrain.recipe.pairs]" in pairs and "words = rjieba has no effect" in unit
-    assert not [*pipeline_needs.unread_notes(settings(f"{PAIRS} {CHINESE} --pretrain.recipe.masking.unit word"))]
-    assert not [*pipeline_needs.unread_notes(settings(f"{ROW_PAIRS} {CHINESE} --until prepare"))]
+    assert not [*unread_notes(settings(f"{PAIRS} {CHINESE} --pretrain.recipe.masking.unit word"))]
+    assert not [*unread_notes(settings(f"{ROW_PAIRS} {CHINESE} --until prepare"))]
 
 
 def test_training_starts_from_a_checkpoint_of_the_same_model_and_length_only(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
@@ -83,20 +83,6 @@ def training_processes(config: ResolvedPipeline) -> Launched:
     """Returns the processes in which training is started, by the launch or in `num_processes` of the settings."""
     started = Launched(num_processes=1) if config.launch is None else launched(config.launch)
     return started._replace(num_processes=config.pretrain.runtime.num_processes or started.num_processes)
-
-
-def unread_notes(config: ResolvedPipeline) -> Iterator[str]:
-    """Yields a line for each thing that prepare stores in rows and that training then does not read.
-
-    Other runs may read it, so it is no error.
-    """
-    rows, training = config.prepare.recipe, config.pretrain.recipe
-    if "pretrain" not in config.stages:
-        return
-    if rows.pairs and training.pairs is None:
-        yield "note: rows are prepared for pairs, but none are trained: set kind in [pretrain.recipe.pairs] to do so"
-    if rows.words and training.masking.unit == "token":
-        yield f"note: words = {rows.words} has no effect on masks of single tokens: set unit = word or span to use it"
 
 
 def check_settings(config: ResolvedPipeline) -> None:

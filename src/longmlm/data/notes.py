@@ -15,6 +15,7 @@ from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import counted
 from longmlm.hubs.datasets import is_local
 from longmlm.hubs.storage import is_url
+from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import Source, source_names
 
 # On eight corpora a BERT tokenizer of the same language maps 0.00 to 0.43 % of the tokens to [UNK], and 3.6 % in novels
@@ -121,3 +122,17 @@ def sampled_texts(source: Source) -> Iterator[str]:
                     room -= len(text)
                 if room <= 0:
                     break
+
+
+def unread_notes(config: ResolvedPipeline) -> Iterator[str]:
+    """Yields a line for each thing that prepare stores in rows and that training then does not read.
+
+    Other runs may read it, so it is no error.
+    """
+    rows, training = config.prepare.recipe, config.pretrain.recipe
+    if "pretrain" not in config.stages:
+        return
+    if rows.pairs and training.pairs is None:
+        yield "note: rows are prepared for pairs, but none are trained: set kind in [pretrain.recipe.pairs] to do so"
+    if rows.words and training.masking.unit == "token":
+        yield f"note: words = {rows.words} has no effect on masks of single tokens: set unit = word or span to use it"

@@ -13,7 +13,7 @@ from longmlm.data.disk import REMEDY, Sizes, result_bytes, shortage
 from longmlm.data.encoding import tokenized
 from longmlm.data.engine import check_splits
 from longmlm.data.files import left_out
-from longmlm.data.notes import markup_note, rows_notes, sampled_texts, unknown_notes
+from longmlm.data.notes import markup_note, rows_notes, sampled_texts, unknown_notes, unread_notes
 from longmlm.data.packing import TokenizedDocument, pack
 from longmlm.data.row import LooseRows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
@@ -34,7 +34,7 @@ from longmlm.model.terms import read_terms
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.needs import machine_errors
-from longmlm.pipeline_needs import training_processes, unread_notes
+from longmlm.pipeline_needs import training_processes
 from longmlm.planning.estimate import Machine, TrainingPlan, distillation_time, duration, prepare_time, training_plan
 from longmlm.planning.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size, sampled_rows
 from longmlm.planning.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second

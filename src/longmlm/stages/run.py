@@ -20,9 +20,9 @@ from longmlm.artifacts.artifact import PAGE_FILE, to_toml
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.data.disk import check_disk
+from longmlm.data.notes import unread_notes
 from longmlm.errors import RESUMES, RESUMES_FROM_CHECKPOINT, DataError, ModelError
 from longmlm.folders import write_text
-from longmlm.pipeline_needs import unread_notes
 from longmlm.planning.size import planned_sizes
 from longmlm.processes import LAUNCH_VARIABLES, exclusive_lock
 from longmlm.reports.evaluation import finding
