@@ -1,22 +1,31 @@
-"""Results are known as current by content: the same thing under another name is the same, another thing is not."""
+"""Results are known as current by content: the same thing under another name is the same, another thing is not.
+
+Text that is not there counts as unchanged, and unchanged text is known by the size and time of its files.
+"""
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from longmlm import staleness
+from longmlm import folders, staleness
+from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.run import RunSummary
-from longmlm.data import words
+from longmlm.artifacts.unfinished_rows import SourceStamps
+from longmlm.cli import main
+from longmlm.data import rows_plan, words
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.rows_plan import plan_rows
 from longmlm.data.vocabulary import load_vocabulary
-from longmlm.errors import DataError, FolderError
+from longmlm.errors import DataError, FolderError, ModelError
 from longmlm.folders import MANIFEST
+from longmlm.needs import check_inputs
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.temporary import partial_of
 from longmlm.training import run_folder
@@ -26,6 +35,8 @@ from tests.support.results import write_result, write_results, write_run
 from tests.support.tiny import NUM_POSITIONS
 
 __all__ = ["pipeline", "project"]
+Configured = Callable[..., ResolvedPipeline]
+OTHER_TEXT = "out/rows was made from other text than the corpus holds now: name another output, move out/rows away"
 
 
 def moved(name: str, target: str) -> str:
@@ -40,24 +51,38 @@ def linked(name: str) -> str:
     return str(link)
 
 
+def prepared(config: ResolvedPipeline) -> ResolvedPipeline:
+    """Prepares the rows of a pipeline anew, and returns it."""
+    shutil.rmtree("out/rows", ignore_errors=True)
+    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
+    return config
+
+
+def refusal(config: ResolvedPipeline, name: str = "prepare") -> str:
+    """Returns the line in which a stage refuses to go on from its result; empty if it does not."""
+    error = None
+    try:
+        staleness.check_result(config, name)
+    except (FolderError, DataError) as raised:
+        error = raised
+    line = str(error or "")
+    assert "\n" not in line and "remove" not in line
+    assert isinstance(error, FolderError) == ("other settings" in line)
+    return line
+
+
 NAMES: dict[str, Callable[[str], str]] = {
     "dotted": lambda name: f"./{name}",
-    "with a slash": lambda name: f"{name}/",
     "absolute": os.path.abspath,
-    "from its own folder": lambda name: f"../{Path.cwd().name}/{name}",
     "through a link": linked,
-    "moved": lambda name: moved(name, f"elsewhere/{name}"),
-    "moved to another name": lambda name: moved(name, f"named-{name}"),
+    "moved to another name": lambda name: moved(name, f"elsewhere/named-{name}"),
 }
 
 
 @pytest.mark.parametrize("way", NAMES)
-def test_model_corpus_and_output_are_the_same_under_another_name(
-    pipeline: Callable[..., ResolvedPipeline], way: str
-) -> None:
+def test_model_corpus_and_output_are_the_same_under_another_name(pipeline: Configured, way: str) -> None:
     write_result(pipeline(), "release")
-    corpus = NAMES[way.replace("with a slash", "dotted")]("text.jsonl")
-    config = pipeline(model=NAMES[way]("base"), corpus=[corpus], output=NAMES[way]("out"))
+    config = pipeline(model=NAMES[way]("base"), corpus=[NAMES[way]("text.jsonl")], output=NAMES[way]("out"))
     assert stale(config) == []
     rows = Path(config.output, "rows")
     before = (rows / MANIFEST).read_bytes()
@@ -65,49 +90,29 @@ def test_model_corpus_and_output_are_the_same_under_another_name(
     assert (rows / MANIFEST).read_bytes() == before
 
 
-def test_a_project_that_is_moved_as_a_whole_is_the_same_from_anywhere(
-    pipeline: Callable[..., ResolvedPipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(tmp_path, project := tmp_path.parent / f"{tmp_path.name}-copy")
-    monkeypatch.chdir(tmp_path.parent)
-    paths = {"model": f"{project}/base", "corpus": [f"{project.name}/text.jsonl"], "output": f"{project.name}/out"}
-    assert stale(pipeline(**paths)) == ["release"]
-    shutil.rmtree(project)
-
-
-def test_another_model_another_text_and_other_settings_are_not_the_same(
-    pipeline: Callable[..., ResolvedPipeline],
-) -> None:
+def test_another_model_another_text_and_other_settings_are_not_the_same(pipeline: Configured) -> None:
     shutil.copytree("base", "other")
     tokenizer = Path("other/tokenizer.json")
     written = tokenizer.read_text(encoding="utf-8")
     tokenizer.write_text(written + "\n", encoding="utf-8")
-    with pytest.raises(
-        FolderError, match=r"^extend: out/long was made with other settings: base was base, is other; set"
-    ):
-        stale(pipeline(model="other"))
+    other = refusal(pipeline(model="other"), "extend")
+    assert other.startswith("extend: out/long was made with other settings: base was base, is other; set them back")
     shutil.rmtree("base")
-    shutil.move("other", "base")
+    moved("other", "base")
     Path("base/model.safetensors").touch()
-    with pytest.raises(
-        DataError, match="other weights than base holds now: name another output, move out/long away to make it"
-    ):
-        stale(pipeline())
+    made_from = "was made from other weights than base holds now: name another output, move"
+    assert f"out/long {made_from} out/long away to make it again" in refusal(pipeline(), "extend")
     shutil.rmtree("out/long")
-    with pytest.raises(DataError, match="out/run was made from other weights than base holds now: name another"):
-        staleness.check_result(pipeline(), "pretrain")
-    with pytest.raises(DataError, match="out/rows was made from another tokenizer than base holds now: name another"):
-        staleness.check_result(pipeline(), "prepare")
+    assert f"out/run {made_from}" in refusal(pipeline(), "pretrain")
+    assert "out/rows was made from another tokenizer than base holds now: name another" in refusal(pipeline())
     Path("base/tokenizer.json").write_text(written, encoding="utf-8")
     with Path("text.jsonl").open("a", encoding="utf-8") as file:
         file.write('\n{"text": "One more."}')
-    with pytest.raises(DataError, match="out/rows was made from other text than the corpus holds now: name another"):
-        staleness.check_result(pipeline(), "prepare")
-    with pytest.raises(FolderError) as raised:
-        staleness.check_result(pipeline(language="de"), "prepare")
-    assert "recipe.sources.0.language was en, is de;" in str(raised.value)
-    with pytest.raises(FolderError, match=r"pretrain: .* start\.checkpoint was out/long, is elsewhere"):
-        staleness.check_result(pipeline(pretrain={"start": {"checkpoint": "elsewhere"}}), "pretrain")
+    assert OTHER_TEXT in refusal(pipeline())
+    assert "recipe.sources.0.language was en, is de;" in refusal(pipeline(language="de"))
+    assert "recipe.seed was 42, is 7;" in refusal(pipeline(pretrain={"recipe": {"seed": 7}}), "pretrain")
+    elsewhere = pipeline(pretrain={"start": {"checkpoint": "elsewhere"}})
+    assert "start.checkpoint was out/long, is elsewhere" in refusal(elsewhere, "pretrain")
 
 
 def shortened(checkpoint: Path) -> None:
@@ -125,7 +130,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_results_of_the_best_intact_checkpoint_are_current_beside_a_damaged_better_one(
-    pipeline: Callable[..., ResolvedPipeline], damage: str, monkeypatch: pytest.MonkeyPatch
+    pipeline: Configured, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_folder, "REQUIRED_FILES", ())  # the checkpoints hold no optimizer
     config = pipeline()
@@ -141,51 +146,17 @@ def test_results_of_the_best_intact_checkpoint_are_current_beside_a_damaged_bett
     assert stale(config) == []
 
 
-def test_rows_with_words_are_stale_with_other_terms_but_not_after_an_upgrade_of_rjieba(
-    pipeline: Callable[..., ResolvedPipeline], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def with_terms(path: str | None) -> ResolvedPipeline:
-        return pipeline(language="zh", prepare={"recipe": {"words": "rjieba", "terms": path} if path else {}})
-
-    Path("terms.txt").write_text("映着远处\n", encoding="utf-8")
-    shutil.rmtree("out/rows")
-    prepare_rows(with_terms("terms.txt").prepare.recipe, load_vocabulary("base"), Path("out/rows"))
-    shutil.copy("terms.txt", "same.txt")
-    for name in ("terms.txt", "same.txt"):
-        staleness.check_result(with_terms(name), "prepare")
-    Path("same.txt").write_text("石头上\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"out/rows was made from other terms than same\.txt holds now: name another"):
-        staleness.check_result(with_terms("same.txt"), "prepare")
-    with pytest.raises(FolderError, match=r"recipe\.words was rjieba, is None"):
-        staleness.check_result(with_terms(None), "prepare")
-    with monkeypatch.context() as patch:
-        patch.setattr(words, "find_spec", lambda _: None)
-        staleness.check_result(with_terms("terms.txt"), "prepare")
-    monkeypatch.setattr(words.metadata, "version", lambda _: "0.0")
-    staleness.check_result(with_terms("terms.txt"), "prepare")
-
-
-def test_no_refusal_advises_to_remove_anything(pipeline: Callable[..., ResolvedPipeline]) -> None:
-    for changes in ({"length": 48}, {"language": "de"}, {"pretrain": {"recipe": {"seed": 7}}}):
-        with pytest.raises(FolderError) as raised:
-            stale(pipeline(**changes))
-        assert "remove" not in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_a_run_that_started_from_a_moved_model_of_its_own_length_is_the_same(
-    pipeline: Callable[..., ResolvedPipeline],
-) -> None:
+def test_a_run_that_started_from_a_moved_model_of_its_own_length_is_the_same(pipeline: Configured) -> None:
     own = {"extension": False, "length": NUM_POSITIONS, "output": "own"}
     write_results(replace(pipeline(**own), until="pretrain"))
-    moved("base", "models/base")
-    own["model"] = "models/base"
+    own["model"] = moved("base", "models/base")
     assert stale(pipeline(**own)) == ["evaluate", "release"]
     Path("models/base/model.safetensors").write_bytes(b"other")
-    with pytest.raises(FolderError, match=r"own/run was made with other settings: start.checkpoint was base, is "):
-        stale(pipeline(**own))
+    made = "own/run was made with other settings: start.checkpoint was base, is models/base"
+    assert made in refusal(pipeline(**own), "pretrain")
 
 
-def test_unfinished_rows_of_a_moved_corpus_are_kept(pipeline: Callable[..., ResolvedPipeline]) -> None:
+def test_unfinished_rows_of_a_moved_corpus_are_kept(pipeline: Configured) -> None:
     recipe = replace(pipeline().prepare.recipe, slice_bytes=300)
     packed: list[int] = []
 
@@ -208,10 +179,120 @@ def test_unfinished_rows_of_a_moved_corpus_are_kept(pipeline: Callable[..., Reso
     assert again == packed[1:]
 
 
-def test_the_same_bytes_in_another_format_are_other_text(pipeline: Callable[..., ResolvedPipeline]) -> None:
+def test_the_same_bytes_in_another_format_are_other_text(pipeline: Configured) -> None:
     recipe = pipeline().prepare.recipe
     as_text = replace(recipe.sources[0], files=(shutil.copy("text.jsonl", "text.txt"),))
-    one, *_ = plan_rows(recipe, "f")
-    two, *_ = plan_rows(replace(recipe, sources=(as_text,)), "f")
-    assert not one.plan.is_same(two.plan)
-    assert one.plan.is_same(one.plan) and not one.plan.is_same(replace(one.plan, tokenizer_fingerprint="g"))
+    one, two = (plan_rows(each, "f").work.plan for each in (recipe, replace(recipe, sources=(as_text,))))
+    assert not one.is_same(two)
+    assert one.is_same(one) and not one.is_same(replace(one, tokenizer_fingerprint="g"))
+
+
+def test_a_corpus_is_read_again_only_if_its_size_or_time_differs(
+    pipeline: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, stamps, hashed = Path("text.jsonl"), Path("out/rows", SourceStamps.FILE), list[Path]()
+
+    def hashed_now() -> list[Path]:
+        hashed.clear()
+        rows_plan._sha256_of.cache_clear()
+        assert stale(pipeline()) == ["release"]
+        return hashed
+
+    monkeypatch.setattr(rows_plan, "sha256_of", lambda path: hashed.append(path) or folders.sha256_of(path))
+    [recorded] = artifact.read(SourceStamps, stamps).files
+    os.utime(text, ns=(0, recorded.mtime_ns))
+    assert hashed_now() == []
+    os.utime(text, ns=(0, recorded.mtime_ns + 1))
+    assert hashed_now() == [text]
+    assert artifact.read(SourceStamps, stamps).files == (replace(recorded, mtime_ns=recorded.mtime_ns + 1),)
+    assert hashed_now() == []
+
+    written = text.read_text(encoding="utf-8")
+    text.write_text(written.replace("number 7", "number 8"), encoding="utf-8")
+    assert OTHER_TEXT in refusal(pipeline())
+    text.write_text(written, encoding="utf-8")
+    for content in ("{}", '{"format": 0}', "no JSON"):
+        stamps.write_text(content, encoding="utf-8")
+        assert hashed_now() == [text]
+    stamps.unlink()
+    prepare_rows(pipeline().prepare.recipe, load_vocabulary("base"), Path("out/rows"))
+    assert artifact.read(SourceStamps, stamps).files[0].sha256 == recorded.sha256
+
+
+def test_complete_rows_are_done_without_their_text(pipeline: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert staleness.absent_text(pipeline().prepare) == ""
+    Path("text.jsonl").unlink()
+    assert stale(pipeline()) == ["release"]
+    assert staleness.absent_text(pipeline().prepare).startswith("note: text.jsonl: not there")
+    assert "recipe.sources.0.language was en, is de" in refusal(pipeline(language="de"))
+    staleness.check_text(pipeline().prepare)
+    monkeypatch.setattr(sys, "argv", ["longmlm", "prepare", "out/rows.toml"])
+    Path("out/rows.toml").write_text(to_toml(pipeline().prepare), encoding="utf-8")
+    main()
+    shutil.rmtree("out/rows")
+    with pytest.raises(DataError, match=r"^text\.jsonl: no such file"):
+        check_inputs(pipeline())
+
+
+@pytest.mark.parametrize("patterns", [["a.jsonl", "b.jsonl"], ["[a].jsonl", "b*.jsonl"]])
+def test_the_part_of_a_corpus_that_is_there_is_compared(pipeline: Configured, patterns: list[str]) -> None:
+    lines = Path("text.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    for name, part in (("a.jsonl", lines[:15]), ("b.jsonl", lines[15:])):
+        Path(name).write_text("".join(part), encoding="utf-8")
+    config = prepared(pipeline(corpus=patterns))
+    Path("b.jsonl").unlink()
+    assert refusal(config) == ""
+    assert staleness.absent_text(config.prepare).startswith(f"note: {patterns[1]}: not there")
+    Path("a.jsonl").write_text("".join(lines[:14]), encoding="utf-8")
+    assert OTHER_TEXT in refusal(config)
+
+
+def test_a_glob_that_finds_more_or_fewer_files_is_other_text(pipeline: Configured) -> None:
+    shutil.copy("text.jsonl", "more.jsonl")
+    config = prepared(pipeline(corpus=["*.jsonl"]))
+    shutil.copy("text.jsonl", "most.jsonl")
+    assert OTHER_TEXT in refusal(config)
+    Path("most.jsonl").unlink()
+    assert refusal(config) == ""
+    Path("more.jsonl").unlink()
+    assert OTHER_TEXT in refusal(config)
+
+
+def test_rows_of_a_dataset_in_a_folder_that_is_gone_are_done(pipeline: Configured) -> None:
+    moved("text.jsonl", "set/train.jsonl")
+    config = prepared(pipeline(corpus=[], prepare={"recipe": {"sources": [{"dataset": "set", "split": "train"}]}}))
+    assert refusal(config) == ""
+    shutil.rmtree("set")
+    assert refusal(config) == ""
+    assert staleness.absent_text(config.prepare).startswith("note: set: not there")
+
+
+def test_rows_with_words_depend_on_the_terms_but_not_on_the_version_of_rjieba(
+    pipeline: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_terms(path: str | None) -> ResolvedPipeline:
+        return pipeline(language="zh", prepare={"recipe": {"words": "rjieba", "terms": path} if path else {}})
+
+    Path("terms.txt").write_text("映着远处\n", encoding="utf-8")
+    prepared(with_terms("terms.txt"))
+    shutil.copy("terms.txt", "same.txt")
+    assert refusal(with_terms("terms.txt")) == refusal(with_terms("same.txt")) == ""
+    Path("same.txt").write_text("石头上\n", encoding="utf-8")
+    assert "recipe.terms was terms.txt, is same.txt; set them back" in refusal(with_terms("same.txt"))
+    before = moved("terms.txt", "before.txt")
+    shutil.copy("same.txt", "terms.txt")
+    assert "out/rows was made from other terms than terms.txt holds now: name" in refusal(with_terms("terms.txt"))
+    moved(before, "terms.txt")
+    assert "recipe.words was rjieba, is None" in refusal(with_terms(None))
+    with monkeypatch.context() as patch:
+        patch.setattr(words, "find_spec", lambda _: None)
+        assert refusal(with_terms("terms.txt")) == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(words.metadata, "version", lambda _: "0.0")
+        assert refusal(with_terms("terms.txt")) == ""
+    Path("terms.txt").unlink()
+    assert refusal(with_terms("terms.txt")) == ""
+    assert staleness.absent_text(with_terms("terms.txt").prepare).startswith("note: terms.txt: not there")
+    prepared(pipeline(language="zh", prepare={"recipe": {"words": "rjieba"}}))
+    with pytest.raises(ModelError, match="terms: terms.txt cannot be read"):
+        staleness.check_result(with_terms("terms.txt"), "prepare")

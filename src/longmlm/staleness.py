@@ -1,36 +1,36 @@
-"""Which results of a pipeline are current: complete, and made with the settings and the inputs that are expected now.
+"""Which results of a pipeline are current: complete, and made from the settings and the inputs that are expected now.
 
-A result's own artifact records both, an input by its hash: under another name it is the same, and a stage that was
-started by its own command is made like any other. An input that is not there counts as unchanged.
+A result's own artifact records both, so a stage that was started by its own command is made like any other.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
-from longmlm.artifacts.metrics import MetricsFile
-from longmlm.artifacts.provenance import ModelSource, read_provenance
-from longmlm.artifacts.released import RELEASED_FROM, ReleasedFrom
+from longmlm.artifacts.made_from import OTHER, RELEASED_FROM, Difference, Input, MadeFrom, differences
+from longmlm.artifacts.metrics import MetricsFile, curve_sha256
+from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.rows import RowsPlan, read_rows_manifest
 from longmlm.artifacts.run import RunSummary, is_finished
 from longmlm.errors import ArtifactError, CheckpointError, DataError, FolderError
 from longmlm.folders import MANIFEST, read_manifest, sha256_of
-from longmlm.hubs.model_files import listed_weights_sha256, local_model_sha256
+from longmlm.hubs.model_files import listed_weights_sha256, local_model_sha256, tokenizer_sha256
 from longmlm.hubs.models import config_of_model
 from longmlm.hubs.transfers import redact
 from longmlm.model.families import num_usable_positions
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, is_checkpoint_of
-from longmlm.settings.prepare import PrepareConfig, PrepareRecipe
+from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
-from longmlm.settings.results import result_of
+from longmlm.settings.results import result_of, result_settings
 from longmlm.settings.shipped import is_same_path
-from longmlm.settings.tables import Pair, pairs
+from longmlm.settings.tables import leaves
 from longmlm.temporary import check_writable
 from longmlm.training.run_folder import (
     checkpoint_folder,
@@ -40,6 +40,7 @@ from longmlm.training.run_folder import (
 )
 
 REPLACING = ("evaluate", "release")  # stages that replace an earlier result
+NOT_RECORDED = ("recipe.new_head", "start.new_head", "start.tokenizer")  # by a long model and a run
 MAX_LISTED = 3
 
 
@@ -62,27 +63,27 @@ def check_results(config: ResolvedPipeline) -> None:
 def check_result(config: ResolvedPipeline, name: str) -> None:
     """Raises FolderError or DataError if a stage would go on from a result of other settings or inputs."""
     if name not in REPLACING:
-        _refuse(name, result_of(config.stages[name]), differences(config, name))
+        _refuse(name, result_of(config.stages[name]), differences_of(config, name))
 
 
 def check_text(config: PrepareConfig) -> None:
     """Raises DataError if the rows are complete but the corpus has changed; does nothing if it cannot be read."""
     try:
-        found = list(_rows(config.recipe, read_rows_manifest(result_of(config)).plan, result_of(config)))
+        found = differences(*_rows(config, read_rows_manifest(result_of(config)).plan))
     except DataError:
         return
-    _refuse("prepare", result_of(config), [pair for pair in found if pair.place and not pair.is_same])
+    _refuse("prepare", result_of(config), [difference for difference in found if difference.is_input])
 
 
-def _refuse(name: str, result: Path, found: list[Pair]) -> None:
+def _refuse(name: str, result: Path, found: list[Difference]) -> None:
     made = f"{name}: {result} was made"
-    if settings := [pair for pair in found if not pair.place]:
-        listed, is_longer = ", ".join(map(str, settings[:MAX_LISTED])), settings[0].name == "recipe.num_steps"
+    if settings := [difference.text for difference in found if not difference.is_input]:
+        listed, is_longer = ", ".join(settings[:MAX_LISTED]), settings[0].startswith("recipe.num_steps ")
         longer = ", or train a finished run longer with --more-steps" if is_longer else ""
         raise FolderError(f"{made} with other settings: {listed}; set them back, or name another output{longer}")
-    for pair in found:
+    if found:
         remedy = f"name another output, move {result} away to make it again, or restore that input"
-        raise DataError(f"{made} from {pair.name} than {pair.place} holds now: {remedy}")
+        raise DataError(f"{made} from {found[0]}: {remedy}")
 
 
 def is_done(config: ResolvedPipeline, name: str) -> bool:
@@ -94,7 +95,7 @@ def is_done(config: ResolvedPipeline, name: str) -> bool:
 
 def is_current(config: ResolvedPipeline, name: str) -> bool:
     """Returns whether the stage's result is complete, and was made with the settings and inputs expected now."""
-    return is_complete(config.stages[name]) and not differences(config, name)
+    return is_complete(config.stages[name]) and not differences_of(config, name)
 
 
 def is_complete(stage: StageConfig) -> bool:
@@ -116,27 +117,112 @@ def is_trained(stage: PretrainConfig) -> bool:
 def _is_continued(config: ResolvedPipeline, name: str) -> bool:
     """Returns whether a stage is the training of a run to which steps were added."""
     saved = newest_state(Path(config.pretrain.run)) if name == "pretrain" else None
-    return saved is not None and bool(saved.continuations) and not differences(config, name)
+    return saved is not None and bool(saved.continuations) and not differences_of(config, name)
 
 
-def differences(config: ResolvedPipeline, name: str) -> list[Pair]:
+def differences_of(config: ResolvedPipeline, name: str) -> list[Difference]:
     """Returns the settings and inputs in which a complete result, or a run so far, differs from what is expected."""
     stage = config.stages[name]
     result = result_of(stage)
     match stage:
         case PretrainConfig():
-            found = _run(config)
+            return _differences_of_run(config)
         case _ if not is_complete(stage):
             return []
         case PrepareConfig():
-            found = _rows(stage.recipe, read_rows_manifest(result).plan, result)
+            return differences(*_rows(stage, read_rows_manifest(result).plan))
         case ExtendConfig():
-            found = _extension(stage, result)
+            return differences(*_extension(stage, result))
         case EvaluateConfig():
-            found = _evaluation(stage, read_evaluation(result / Evaluation.FILE))
+            recorded = read_evaluation(result / Evaluation.FILE).made_from
+            recorded = recorded if stage.run else recorded.without("run")
         case ReleaseConfig():
-            found = _release(stage, read_manifest(result).get(RELEASED_FROM))
-    return [pair for pair in found if not pair.is_same]
+            recorded = MadeFrom.read(read_manifest(result).get(RELEASED_FROM))
+    return differences(recorded, made_from(stage, recorded))
+
+
+def made_from(stage: StageConfig, recorded: MadeFrom | None = None, skipped: Collection[str] = ()) -> MadeFrom:
+    """Returns what the result of a stage would be made from now: its settings, and what lies where they say.
+
+    Text is left out, since rows stand for it, and what lies at the paths in `skipped`. Files of checkpoints are read
+    only if the weights in question are not those `recorded`: the best checkpoint may be damaged.
+    """
+    settings, inputs = dict(leaves(result_settings(stage))), dict[str, Input]()
+    revision = settings.pop("revision", None) or settings.pop("start.revision", None)
+    left_out = {os.path.realpath(path) for path in (result_of(stage), *skipped)}
+    for name, value in settings.items():
+        key = name.rpartition(".")[2]
+        if key in OTHER and isinstance(value, str) and os.path.realpath(value) not in left_out:
+            is_named = revision is not None and key in ("base", "checkpoint")
+            content = _content(key, value, recorded.inputs.get(name, Input()).content if recorded else "")
+            inputs[name] = Input(f"{value}@{revision}" if is_named else value, content)
+    return MadeFrom.of(settings, inputs)
+
+
+def _content(key: str, name: str, recorded: str) -> str:
+    """Returns the hash of what a setting names; an empty text if it is on a hub, or not there."""
+    path, content = Path(name), None
+    match key:
+        case _ if path.is_file():
+            content = sha256_of(path)
+        case "rows" if (path / MANIFEST).is_file():
+            content = read_rows_manifest(path).sha256
+        case "evaluation" if (path / Evaluation.FILE).is_file():
+            content = read_evaluation(path / Evaluation.FILE).sha256
+        case "run":
+            content = curve_sha256(MetricsFile(path).evaluations())
+        case "tokenizer":
+            content = tokenizer_sha256(name)
+        case "base" | "checkpoint":
+            content = local_model_sha256(str(_best(name)) if key == "checkpoint" else name)
+        case "long_before" | "long_after" | "model":
+            content = _weights(name, recorded)
+    return content or ""
+
+
+def _rows(config: PrepareConfig, recorded: RowsPlan) -> tuple[MadeFrom, MadeFrom]:
+    """Returns what rows were made from, as their manifest records it or a run that was trained on them, and expected.
+
+    Text that is not there counts as unchanged.
+    """
+    from longmlm.data.rows_plan import plan_rows, write_stamps  # it imports datasets: settings are refused without it
+
+    planned = plan_rows(config.recipe, recorded.tokenizer_fingerprint, recorded, result_of(config))
+    write_stamps(result_of(config), planned)
+    return recorded.made_from, planned.work.plan.made_from
+
+
+def _extension(stage: ExtendConfig, folder: Path) -> tuple[MadeFrom, MadeFrom]:
+    """Returns what a long model, or a run that started from it, records of its extension, and what is expected."""
+    about, expected = read_provenance(folder), made_from(stage).without(*NOT_RECORDED)
+    if about.extension is None:  # only tokens were added
+        asked = stage.recipe.num_positions
+        config = config_of_model(str(folder)) if asked else None
+        if asked == (num_usable_positions(config) if config else None):
+            expected = replace(expected, settings={})
+    return about.made_from, expected
+
+
+def _differences_of_run(config: ResolvedPipeline) -> list[Difference]:
+    """Returns how a run differs, by its newest checkpoint that can be read: training skips damaged ones too.
+
+    Of a long model and rows that the pipeline made, it records what they were made from, so they need not exist.
+    """
+    stage, extend = config.pretrain, config.extend
+    run, start = Path(stage.run), stage.start.name
+    if (saved := newest_state(run)) is None:
+        return []
+    about = read_provenance(checkpoint := checkpoint_folder(run, saved.state.step))
+    before, found = about.started_from, differences(*saved.compared(stage.recipe))
+    is_same_start = before is not None and is_checkpoint_of(before.name, start)
+    if extend and is_same_path(start, extend.output) and about.is_extended and not about.trained_before:
+        is_same_start = True
+        found += differences(*(one.within("extend") for one in _extension(extend, checkpoint)))
+    if saved.rows_plan:
+        found += differences(*(one.within("prepare") for one in _rows(config.prepare, saved.rows_plan)))
+    own = {"start.checkpoint": before.as_input} if before and not is_same_start else {}
+    expected = made_from(stage, skipped=[start] if is_same_start else []).without(*NOT_RECORDED)
+    return [*found, *differences(MadeFrom(inputs=saved.inputs | own), replace(expected, settings={}))]
 
 
 def absent_text(config: PrepareConfig) -> str:
@@ -148,136 +234,6 @@ def absent_text(config: PrepareConfig) -> str:
     return f"note: {', '.join(map(redact, names))}: not there, so not checked for changes" if names else ""
 
 
-def _rows(recipe: PrepareRecipe, recorded: RowsPlan, folder: Path) -> Iterator[Pair]:
-    """Yields what the manifest of the rows in a folder records, or a run that was trained on them.
-
-    Text that is not there counts as unchanged.
-    """
-    from longmlm.data.rows_plan import plan_rows, write_stamps  # it imports datasets: settings are refused without it
-
-    planned = plan_rows(recipe, recorded.tokenizer_fingerprint, recorded, folder)
-    plan = planned.work.plan
-    if plan.text == recorded.text and (folder / MANIFEST).is_file():
-        write_stamps(folder, planned)
-    plan = replace(plan, segmenter=recorded.segmenter)  # an upgrade of its library asks for no new rows
-    tokenizers = (ModelSource(name=one.tokenizer, sha256=one.tokenizer_sha256) for one in (recorded, plan))
-    yield from pairs("recipe.", recorded.settings, plan.settings)
-    yield _model("recipe.tokenizer", "another tokenizer", *tokenizers)
-    yield Pair("other terms", recorded.terms_sha256, plan.terms_sha256, recipe.terms or "recipe.terms")
-    yield Pair("other text", recorded.text, plan.text, "the corpus")
-
-
-def _extension(stage: ExtendConfig, folder: Path) -> Iterator[Pair]:
-    """Yields what longmlm.json records of an extension: that of a long model, or of a run that started from it."""
-    about, recipe = read_provenance(folder), stage.recipe
-    extension, added, base = about.extension, about.added_tokens, about.source
-    yield _model("base", "other weights", base, _local(stage.base))
-    if base is None:
-        return
-    yield _revision("revision", base, stage.revision)
-    recorded = asdict(extension) if extension else {}
-    if (distilled := extension.distilled if extension else None) and stage.rows:
-        yield Pair("other rows", distilled.rows_sha256, _rows_sha256(stage.rows) or distilled.rows_sha256, stage.rows)
-    if extension is None and recipe.num_positions:  # only tokens were added
-        config = config_of_model(str(folder))
-        recorded["num_positions"] = num_usable_positions(config) if config else None
-    yield from (
-        Pair(f"recipe.{name}", recorded[name], value) for name, value in asdict(recipe).items() if name in recorded
-    )
-    terms = added.file_sha256 if added and added.base == base else None  # else they are the base model's own
-    if terms is None or recipe.add_tokens is None:
-        yield Pair("recipe.add_tokens", terms and "another file", recipe.add_tokens)
-    elif Path(recipe.add_tokens).is_file():
-        yield Pair("other text", terms, sha256_of(Path(recipe.add_tokens)), recipe.add_tokens)
-
-
-def _run(config: ResolvedPipeline) -> Iterator[Pair]:
-    """Yields what a run records in its newest checkpoint that can be read: training skips damaged ones too."""
-    stage = config.pretrain
-    if (saved := newest_state(Path(stage.run))) is None:
-        return
-    checkpoint = checkpoint_folder(Path(stage.run), saved.state.step)
-    about = read_provenance(checkpoint)
-    yield from saved.compared(stage.recipe)
-    start, extend, before = stage.start, config.extend, about.started_from
-    if start.checkpoint is None:
-        yield Pair("start.checkpoint", before and before.name, None)
-        then, file = saved.architecture_sha256, Path(start.name)
-        yield Pair("another architecture", then, sha256_of(file) if file.is_file() else then, start.name)
-    elif extend and is_same_path(start.checkpoint, extend.output) and about.is_extended and not about.trained_before:
-        yield from _of_stage("extend", _extension(extend, checkpoint))
-    elif before is None or not is_checkpoint_of(before.name, start.checkpoint):
-        yield _model("start.checkpoint", "other weights", before, _local(str(_best(start.checkpoint))))
-        if before:
-            yield _revision("start.revision", before, start.revision)
-    if saved.rows_plan:
-        yield from _of_stage("prepare", _rows(config.prepare.recipe, saved.rows_plan, result_of(config.prepare)))
-    yield Pair("other rows", saved.rows_sha256, _rows_sha256(stage.rows) or saved.rows_sha256, stage.rows)
-
-
-def _evaluation(stage: EvaluateConfig, recorded: Evaluation) -> Iterator[Pair]:
-    sources = recorded.sources
-    yield from pairs("recipe.", asdict(recorded.recipe), asdict(stage.recipe))
-    yield Pair("other rows", sources.rows_sha256, _rows_sha256(stage.rows) or sources.rows_sha256, stage.rows)
-    yield _model("base", "other weights", _source(sources.base, sources.base_sha256), _local(stage.base))
-    for name, sha256, now in (
-        (sources.before, sources.before_sha256, stage.long_before),
-        (sources.after, sources.after_sha256, stage.long_after),
-    ):
-        expected = _source(now, now and _weights(now, sha256)[1])
-        yield _model("long model", "other weights", _source(name, sha256), expected)
-    if stage.run:
-        yield Pair("another curve", recorded.curve, MetricsFile(Path(stage.run)).evaluations(), stage.run)
-
-
-def _release(stage: ReleaseConfig, recorded: object) -> Iterator[Pair]:
-    content = recorded if isinstance(recorded, dict) else {}
-    model, model_sha256 = _weights(stage.model, content.get("model_sha256"))
-    evaluation = Path(stage.evaluation or "") / Evaluation.FILE
-    base = read_provenance(model).source
-    expected = ReleasedFrom(
-        recipe=stage.recipe,
-        card=stage.card,
-        model_sha256=model_sha256 or "",
-        rows_sha256=_rows_sha256(stage.rows) or "",
-        base=base and base.published(),
-        evaluation_sha256=read_evaluation(evaluation).sha256 if stage.evaluation and evaluation.is_file() else None,
-    )
-    yield from pairs("", content, expected.content)
-
-
-def _model(name: str, content: str, recorded: ModelSource | None, expected: ModelSource | None) -> Pair:
-    """Returns the pair of a model: an input if its content is another one under the same name, else a setting."""
-    if recorded is None or expected is None:
-        return Pair(name, recorded and recorded.name, expected and expected.name)
-    if recorded.is_same(expected):
-        return Pair(name, expected.name, expected.name)
-    if is_same_path(recorded.name, expected.name):
-        return Pair(content, recorded.sha256, expected.sha256, expected.name)
-    return Pair(name, recorded.name, expected.name)
-
-
-def _revision(name: str, recorded: ModelSource, revision: str | None) -> Pair:
-    return Pair(name, revision if revision == recorded.revision else recorded.requested, revision)
-
-
-def _rows_sha256(rows: str | None) -> str | None:
-    return read_rows_manifest(Path(rows)).sha256 if rows and (Path(rows) / MANIFEST).is_file() else None
-
-
-def _of_stage(name: str, found: Iterator[Pair]) -> Iterator[Pair]:
-    for pair in found:
-        yield pair if pair.place else replace(pair, name=f"{name}.{pair.name}")
-
-
-def _source(name: str | None, sha256: str | None) -> ModelSource | None:
-    return ModelSource(name=name, sha256=sha256) if name else None
-
-
-def _local(name: str) -> ModelSource:
-    return ModelSource(name=name, sha256=local_model_sha256(name) or None)
-
-
 def _best(name: str) -> Path:
     """Returns a model, of a run its best checkpoint, or the run itself before it has one."""
     with suppress(CheckpointError):
@@ -285,15 +241,12 @@ def _best(name: str) -> Path:
     return Path(name)
 
 
-def _weights(name: str, recorded: str | None) -> tuple[Path, str | None]:
-    """Returns a model, of a run its best checkpoint, and the SHA-256 of its weights; None without weights.
-
-    The files of checkpoints are read only if the weights are not those `recorded`: the best one may be damaged.
-    """
+def _weights(name: str, recorded: str) -> str:
+    """Returns the hash of a model's weights, of a run those of its best intact checkpoint; empty without weights."""
+    best = _best(name)
     with suppress(FolderError):
-        model = _best(name)
-        if (sha256 := listed_weights_sha256(model)) == recorded:
-            return model, sha256
+        if recorded and listed_weights_sha256(best) == recorded:
+            return recorded
     with suppress(CheckpointError, ArtifactError):
-        model = Path(model_or_best_checkpoint(name))
-    return model, listed_weights_sha256(model)
+        best = Path(model_or_best_checkpoint(name))
+    return listed_weights_sha256(best) or ""

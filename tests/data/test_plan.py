@@ -13,25 +13,15 @@ def plan(folder: Path, text: str = "It rained.") -> RowsPlan:
     (folder / "text.txt").write_text(text, encoding="utf-8")
     source = Source(files=(str(folder / "text.txt"),))
     recipe = PrepareRecipe(tokenizer=str(folder / "tokenizer"), row_length=8, sources=(source,))
-    return plan_rows(recipe, "fingerprint")[0].plan
+    return plan_rows(recipe, "fingerprint").work.plan
 
 
-def test_plans_without_paths_are_equal_wherever_the_text_is(tmp_path: Path) -> None:
-    one, other = plan(tmp_path / "one"), plan(tmp_path / "other")
-    assert one != other
-    assert one.without_paths() == other.without_paths() == one.without_paths().without_paths()
-    assert str(tmp_path) in str(one)
+def test_plans_without_paths_are_equal_wherever_the_text_is_and_differ_for_another_text(tmp_path: Path) -> None:
+    one, other, snow = plan(tmp_path / "one"), plan(tmp_path / "other"), plan(tmp_path / "snow", "It snowed.")
+    assert one != other and str(tmp_path) in str(one)
+    assert one.without_paths() == other.without_paths() == one.without_paths().without_paths() != snow.without_paths()
     assert str(tmp_path) not in str(one.without_paths())
-
-
-def test_plans_of_other_text_differ(tmp_path: Path) -> None:
-    assert plan(tmp_path / "one").without_paths() != plan(tmp_path / "other", "It snowed.").without_paths()
-
-
-def test_names_on_the_hub_are_kept_and_local_folders_lose_their_path() -> None:
-    files = (SourceFile(path="/data/novels/1.parquet", sha256=""),)
     on_hub = SourceRecord(dataset="owner/novels", split="train", commit="a" * 40)
-    local = SourceRecord(dataset="/data/novels", split="train", files=files)
+    local = SourceRecord(dataset="/data/novels", files=(SourceFile(path="/data/novels/1.parquet", sha256=""),))
     assert on_hub.without_paths() == on_hub
-    assert local.without_paths().dataset == "novels"
-    assert local.without_paths().files == (SourceFile(path="1.parquet", sha256=""),)
+    assert local.without_paths() == SourceRecord(dataset="novels", files=(SourceFile(path="1.parquet", sha256=""),))

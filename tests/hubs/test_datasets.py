@@ -16,7 +16,7 @@ from datasets import Dataset, DatasetDict
 from longmlm.artifacts.rows import SourceRecord
 from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
 from longmlm.data.engine import prepare_rows
-from longmlm.data.rows_plan import pin_sources, plan_rows
+from longmlm.data.rows_plan import pinned, plan_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
 from longmlm.hubs.datasets import arrow_files, shards_of
@@ -58,23 +58,23 @@ def _own_settings(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def slices(**changed: str) -> list:
     """Returns the slices of a split on the hub."""
     source = Source(**{"dataset": NAME, "split": "train", "text_field": "body"} | changed)
-    return plan_slices(pin_sources([source], ()), 9_000)
+    return plan_slices([pinned(source)], 9_000)
 
 
 def test_split_is_read_at_the_commit_that_the_earlier_plan_pinned(hub: Hub) -> None:
     repository = hub.repository(f"datasets/{NAME}")
     source = Source(dataset=NAME, split="train", text_field="body")
-    (first,) = pin_sources([source], ())
+    first = pinned(source)
     assert first.revision == repository.branches["main"]
     repository.commit({**FILES, "data/train-00000-of-00002.parquet": parquet(["Another text."] * 40)})
     record = SourceRecord(dataset=NAME, split="train", text_field="body", commit=first.revision)
-    (kept,) = pin_sources([source], [record])
-    (moved,) = pin_sources([source], ())
+    kept = pinned(source, [record])
+    moved = pinned(source)
     assert kept == first != moved
     texts = [record.text for spans in plan_slices([kept], 9_000) for record in read_slice(spans, [kept])]
     assert texts == TEXTS
     asked = len(hub.requests)
-    assert pin_sources([kept], ()) == (kept,)
+    assert pinned(kept) == kept
     assert len(hub.requests) == asked
 
 

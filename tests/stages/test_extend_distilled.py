@@ -15,7 +15,7 @@ from longmlm.needs import check_inputs
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.stages.extend import extend
-from longmlm.staleness import differences
+from longmlm.staleness import differences_of
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_rows
 
 Run = Callable[..., tuple[int, str, str]]
@@ -83,10 +83,10 @@ def test_a_model_distilled_on_other_rows_is_not_current(world: World, tmp_path: 
     rows = tiny_rows(tmp_path / "made", world.base)
     rows.rename(tmp_path / "rows")
     extend(pipeline.extend)
-    assert differences(pipeline, "extend") == []
+    assert differences_of(pipeline, "extend") == []
     (tmp_path / "rows").rename(tmp_path / "before")
     tiny_rows(tmp_path / "made", world.base, packing="doc-sentences").rename(tmp_path / "rows")
-    assert [pair.name for pair in differences(pipeline, "extend")] == ["other rows"]
+    assert [*map(str, differences_of(pipeline, "extend"))] == [f"other rows than {tmp_path / 'rows'} holds now"]
 
 
 def test_rows_are_not_made_for_a_length_that_the_model_cannot_have(world: World, tmp_path: Path) -> None:

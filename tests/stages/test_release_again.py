@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.provenance import Provenance
+from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.artifacts.run import CheckpointState, Continuation, TrainState
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import verify
@@ -56,22 +56,26 @@ def test_a_release_of_the_same_model_is_replaced_and_nothing_else_is(
     assert (released()[0], titles()) == (2, ["Mine"])
 
 
+def started_from(base: str) -> Provenance:
+    return Provenance().of_run(ModelSource(name=base))
+
+
 @pytest.mark.parametrize(
     ("is_continued", "changed", "is_replaced"),
-    [(True, {}, True), (False, {}, False), (True, {"rows_sha256": "other"}, False), (True, {"base": None}, False)],
+    [(True, {}, True), (False, {}, False), (True, {"rows": "other"}, False), (True, {"base": "other"}, False)],
 )
 def test_a_release_from_before_steps_were_added_is_replaced(
     tmp_path: Path, is_continued: bool, changed: dict[str, Any], is_replaced: bool
 ) -> None:
     settings = build.ReleaseSettings(ReleaseRecipe(), ReleaseCard(title="tiny"), tmp_path / "out")
-    made_from = {"model_sha256": "before", "rows_sha256": "rows", "base": {"name": "base"}}
-    with build.new_release(settings, "before", made_from, Provenance()) as folder:
+    with build.new_release(settings, {"model": "before", "rows": "rows"}, started_from("base")) as folder:
         (folder / "README.md").write_text("before", encoding="utf-8")
-    after = made_from | {"model_sha256": "after"} | changed
+    contents = {"model": "after", "rows": changed.get("rows", "rows")}
+    about = started_from(changed.get("base", "base"))
     refused = pytest.raises(FolderError, match="holds no release of this model")
     with (
         nullcontext() if is_replaced else refused,
-        build.new_release(settings, "after", after, Provenance(), is_continued) as folder,
+        build.new_release(settings, contents, about, is_continued) as folder,
     ):
         (folder / "README.md").write_text("after", encoding="utf-8")
     verify(tmp_path / "out")

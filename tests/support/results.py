@@ -1,13 +1,13 @@
 """The results of a pipeline's stages as their artifacts record them, without training; the rows alone are real."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
+from longmlm.artifacts.made_from import RELEASED_FROM, Input, MadeFrom
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import AddedTokens, Extension, ModelSource, Provenance, read_provenance
-from longmlm.artifacts.released import RELEASED_FROM, ReleasedFrom
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import CheckpointState, Continuation, RunSummary, TrainState
 from longmlm.data.engine import prepare_rows
@@ -96,14 +96,12 @@ def _write_evaluation(config: ResolvedPipeline) -> None:
 
 def _write_release(config: ResolvedPipeline) -> None:
     stage, model = config.release, trained_model(config)
-    base = read_provenance(model).source
-    made_from = ReleasedFrom(
-        recipe=stage.recipe,
-        card=stage.card,
-        model_sha256=listed_weights_sha256(model),
-        rows_sha256=read_rows_manifest(Path(stage.rows)).sha256,
-        base=base and base.published(),
-        evaluation_sha256=artifact.read(Evaluation, Path(stage.evaluation) / Evaluation.FILE).sha256,
-    )
-    with new_folder(result_of(stage), {RELEASED_FROM: made_from.content}):
+    contents = {
+        "model": listed_weights_sha256(model),
+        "rows": read_rows_manifest(Path(stage.rows)).sha256,
+        "evaluation": artifact.read(Evaluation, Path(stage.evaluation) / Evaluation.FILE).sha256,
+    }
+    tables = {"recipe": asdict(stage.recipe), "card": asdict(stage.card)}
+    made_from = MadeFrom.of(tables, {name: Input(content=content) for name, content in contents.items()})
+    with new_folder(result_of(stage), {RELEASED_FROM: asdict(made_from)}):
         pass

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self, get_args
 
@@ -16,7 +16,8 @@ from longmlm.artifacts.accuracy import (
     row_difference,
 )
 from longmlm.artifacts.artifact import PAGE_FILE, Artifact, Json, dump, read
-from longmlm.artifacts.metrics import EvaluationMetrics
+from longmlm.artifacts.made_from import Input, MadeFrom
+from longmlm.artifacts.metrics import EvaluationMetrics, curve_sha256
 from longmlm.errors import ArtifactError
 from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.masking import HeldOut
@@ -75,6 +76,21 @@ class Evaluation(Artifact):
     isolated: tuple[ViewName, ...] = ()
     pairs: PairAccuracy | None = None
     sha256: str = ""
+
+    @property
+    def made_from(self) -> MadeFrom:
+        """The recipe; the rows, models and curve."""
+        sources = self.sources
+        return MadeFrom.of(
+            {"recipe": asdict(self.recipe)},
+            {
+                "rows": Input(content=sources.rows_sha256),
+                "base": Input(sources.base, sources.base_sha256 or ""),
+                "long_before": Input(sources.before, sources.before_sha256 or "") if sources.before else None,
+                "long_after": Input(sources.after, sources.after_sha256 or "") if sources.after else None,
+                "run": Input(content=curve_sha256(self.curve)),
+            },
+        )
 
     @property
     def held_out(self) -> HeldOut:

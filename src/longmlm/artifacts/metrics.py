@@ -1,13 +1,14 @@
 """metrics.jsonl: the record of a run, one line per logged step and one per evaluation."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, PairAccuracy
 from longmlm.artifacts.artifact import Artifact, dump, load
+from longmlm.folders import sha256_of_json
 from longmlm.temporary import replaced_file
 
 METRICS_FILE = "metrics.jsonl"
@@ -117,6 +118,11 @@ class MetricsFile:
             for number, text in enumerate(file, start=1):
                 if text.endswith("\n"):
                     yield text, parse_line(text, f"{self.path}, line {number},")
+
+
+def curve_sha256(curve: Sequence[EvaluationMetrics]) -> str:
+    """Returns one SHA-256 of the evaluations during a run."""
+    return sha256_of_json([*map(repr, curve)])
 
 
 def parse_line(text: str | bytes, name: str) -> Metrics:

@@ -1,11 +1,12 @@
 """longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
 from longmlm.artifacts.accuracy import PairAccuracy
 from longmlm.artifacts.artifact import Artifact, read
+from longmlm.artifacts.made_from import Input, MadeFrom
 from longmlm.errors import counted
 from longmlm.settings.extend import (
     NUM_GLOBAL_TOKENS,
@@ -40,6 +41,13 @@ class ModelSource:
         if self.sha256 and other.sha256:
             return self.sha256 == other.sha256
         return is_same_path(self.name, other.name) and other.revision in (None, self.revision)
+
+    @property
+    def as_input(self) -> Input:
+        """The model as an input of a result; the revision that was asked for is a part of its name."""
+        return Input(
+            f"{self.name}@{self.requested}" if self.requested else self.name, self.sha256 or self.revision or ""
+        )
 
     @property
     def public_name(self) -> str:
@@ -198,6 +206,23 @@ class Provenance(Artifact):
     def is_extended(self) -> bool:
         """Whether extend wrote this model, or the one that its training started from."""
         return self.extension is not None or self.added_tokens is not None
+
+    @property
+    def made_from(self) -> MadeFrom:
+        """What extend made the model from; it records no new_head."""
+        extension, tokens, base = self.extension, self.added_tokens, self.source
+        recorded = asdict(extension) if extension else {}
+        recipe = {item.name: recorded.get(item.name) for item in fields(ExtendRecipe)}
+        distilled = extension.distilled if extension else None
+        terms = tokens if tokens and tokens.base == base else None  # else they are the base model's own
+        return MadeFrom.of(
+            {"recipe": recipe},
+            {
+                "base": base.as_input if base else None,
+                "rows": Input(content=distilled.rows_sha256) if distilled else None,
+                "recipe.add_tokens": Input(content=terms.file_sha256) if terms else None,
+            },
+        )
 
     @property
     def isolates_documents(self) -> bool:

@@ -6,17 +6,22 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from longmlm.artifacts.artifact import Artifact, read
+from longmlm.artifacts.made_from import Input, MadeFrom, differences
 from longmlm.errors import DataError, FolderError, counted
-from longmlm.folders import FileEntry, read_manifest
+from longmlm.folders import FileEntry, read_manifest, sha256_of_json
 from longmlm.settings.masking import PairKind, pair_kind
-from longmlm.settings.prepare import COMPRESSED, Duplicates, PackingMode, Quoting, Segmentation, source_names
+from longmlm.settings.prepare import (
+    COMPRESSED,
+    RowsSettings,
+    SourceSettings,
+    source_names,
+)
 from longmlm.settings.pretrain import PretrainRecipe
 
 RECIPE_VERSION = 4
 NUM_FILLS = 20
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
-NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version", "terms", "terms_sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,21 +34,9 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceRecord:
+class SourceRecord(SourceSettings):
     """A source of rows: its files with their hashes, or a dataset of the hub at a commit."""
 
-    name: str | None = None
-    text_field: str = "text"
-    text_fields: tuple[str, ...] = ()
-    delimiter: str | None = None
-    quoting: Quoting | None = None
-    language: str = "en"
-    held_out: bool = False
-    split_field: str | None = None
-    dataset: str | None = None
-    subset: str | None = None
-    split: str | None = None
-    revision: str | None = None
     commit: str | None = None
     files: tuple[SourceFile, ...] = ()
 
@@ -66,7 +59,7 @@ def _suffixes(path: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsPlan:
+class RowsPlan(RowsSettings):
     """All that rows depend on; equal plans give equal rows, whatever the number of workers.
 
     `recipe_version` is that of the rules by which text becomes rows, such as the ends of sentences: since 3, no row
@@ -76,22 +69,11 @@ class RowsPlan:
     in a folder. `segmenter` is the library that found words, with its version.
     """
 
-    tokenizer: str
-    row_length: int
-    packing: PackingMode
-    held_out_fraction: float
-    slice_bytes: int
     sources: tuple[SourceRecord, ...]
     tokenizer_fingerprint: str
     tokenizer_sha256: str | None = None
     recipe_version: int
-    duplicates: Duplicates = "keep"
-    prevent_leaks: bool = False
-    pairs: bool = False
-    short_row_share: float = 0.0
-    words: Segmentation | None = None
     segmenter: str | None = None
-    terms: str | None = None
     terms_sha256: str | None = None
 
     def without_paths(self) -> Self:
@@ -101,22 +83,26 @@ class RowsPlan:
         return replace(self, tokenizer=Path(self.tokenizer).name, sources=sources, terms=terms)
 
     @property
-    def settings(self) -> dict[str, object]:
-        """The settings but for the tokenizer, those of the sources by their number, without the names of files."""
-        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in NOT_SETTINGS}
-        sources = (asdict(replace(source.without_names(), files=(), commit=None)) for source in self.sources)
-        return own | {"sources": {str(number): source for number, source in enumerate(sources)}}
-
-    @property
-    def text(self) -> list[tuple[str | None, tuple[SourceFile, ...]]]:
-        """The content of each source: its commit, or the hashes of its files."""
-        return [(source.commit, source.without_names().files) for source in self.sources]
+    def made_from(self) -> MadeFrom:
+        """The recipe, and its inputs by content: an upgrade of the segmenter is no difference."""
+        sources = [source.without_names() for source in self.sources]
+        text = [(source.commit, [(file.path, file.sha256) for file in source.files]) for source in sources]
+        recipe = {item.name: getattr(self, item.name) for item in fields(RowsSettings)}
+        recipe["sources"] = tuple(asdict(replace(source, files=(), commit=None)) for source in sources)
+        return MadeFrom.of(
+            {"recipe": recipe},
+            {
+                "recipe.tokenizer": Input(self.tokenizer, self.tokenizer_sha256 or ""),
+                "recipe.terms": Input(self.terms, self.terms_sha256 or "") if self.terms else None,
+                "recipe.sources": Input("the corpus", sha256_of_json(text)),
+            },
+        )
 
     def is_same(self, other: "RowsPlan") -> bool:
         """Returns whether both plans give the same rows: their texts and tokenizers may lie under different names."""
-        mine = (self.settings, self.text, self.terms_sha256, self.tokenizer_fingerprint, self.recipe_version)
-        theirs = (other.settings, other.text, other.terms_sha256, other.tokenizer_fingerprint, other.recipe_version)
-        return mine == theirs
+        mine, theirs = ((plan.tokenizer_fingerprint, plan.segmenter, plan.recipe_version) for plan in (self, other))
+        made_from = (plan.made_from.without("recipe.tokenizer") for plan in (self, other))
+        return mine == theirs and not differences(*made_from)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

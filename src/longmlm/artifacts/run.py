@@ -6,10 +6,10 @@ from typing import ClassVar, Self
 
 from longmlm.artifacts.accuracy import Accuracy, Difference, Measured, PairAccuracy, first_recovered, row_difference
 from longmlm.artifacts.artifact import Artifact
+from longmlm.artifacts.made_from import Input, MadeFrom
 from longmlm.artifacts.rows import RowsPlan
 from longmlm.errors import counted
 from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
-from longmlm.settings.tables import Pair, pairs
 
 ALL = 100.0  # in percent
 SAVED_BYTES = 12  # of a parameter in a checkpoint: the weight and AdamW's two moments
@@ -170,16 +170,25 @@ class CheckpointState(Artifact):
         made = f"it has made {self.state.step:,} of {counted(self.num_steps, 'step')}{added}"
         raise ValueError(f"{made}, but has not evaluated the last one" if self.state.step >= self.num_steps else made)
 
-    def compared(self, recipe: PretrainRecipe) -> list[Pair]:
-        """Returns each setting of the run's recipe, beside that of another one.
+    @property
+    def inputs(self) -> dict[str, Input]:
+        """The rows, and the architecture that an untrained model started from."""
+        architecture = (
+            {"start.architecture": Input(content=self.architecture_sha256)} if self.architecture_sha256 else {}
+        )
+        return {"rows": Input(content=self.rows_sha256), **architecture}
 
-        An `auto` precision is the one that the run computes in; num_steps is left out as long as no learning rate so
-        far depended on it.
+    def compared(self, recipe: PretrainRecipe) -> tuple[MadeFrom, MadeFrom]:
+        """Returns the settings of the run's recipe, and those of another one.
+
+        An `auto` precision is the one that the run computes in; num_steps may differ as long as no learning rate so far
+        depended on it.
         """
         before = replace(self.recipe, precision=self.precision or self.recipe.precision)
         now = replace(recipe, precision=before.precision) if recipe.precision == "auto" else recipe
-        may_change = {"recipe.num_steps"} if all(one.is_constant(self.state.step) for one in (before, now)) else set()
-        return [pair for pair in pairs("recipe.", asdict(before), asdict(now)) if pair.name not in may_change]
+        may_change = ["recipe.num_steps"] if all(one.is_constant(self.state.step) for one in (before, now)) else []
+        recorded, expected = (MadeFrom.of({"recipe": asdict(one)}, {}).without(*may_change) for one in (before, now))
+        return recorded, expected
 
 
 def total_steps(recipe: PretrainRecipe, continuations: Sequence[Continuation]) -> int:

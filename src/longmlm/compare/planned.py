@@ -8,7 +8,7 @@ OUTPUT/compare/trials/ARM/VALUES/seed-42/
 import functools
 import itertools
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
@@ -22,15 +22,15 @@ from longmlm.compare.comparison import Arm
 from longmlm.compare.settings import ComparedPipeline
 from longmlm.config import resolved_pipeline
 from longmlm.errors import ConfigError
-from longmlm.folders import MANIFEST, sha256_of
-from longmlm.hubs.model_files import local_model_sha256
-from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, sha256_of_json, trial_name
+from longmlm.folders import MANIFEST, sha256_of_json
+from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, trial_name
 from longmlm.settings.effects import settings_without_effect
 from longmlm.settings.extend import USED_BY
-from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName, recommended
+from longmlm.settings.pipeline import ResolvedPipeline, StageName, recommended
 from longmlm.settings.publishing import Publishing, redacted_settings
-from longmlm.settings.results import LOCATIONS, result_of, result_settings, result_settings_by_name
+from longmlm.settings.results import result_of, result_settings
 from longmlm.settings.tables import Table, leaves, merged, table_at, table_of, without
+from longmlm.staleness import made_from
 from longmlm.training.run_folder import CHECKPOINTS
 
 FOLDER = "compare"
@@ -83,25 +83,10 @@ class Variant:
         It does not depend on text, which the rows stand for.
         """
         every, stages = self.pipeline.pretrain.runtime.evaluate_every_steps, self.pipeline.stages
-        made = {os.path.realpath(result_of(stage)) for stage in stages.values()}
-        settings = {name: dict(_by_content(stage, made)) for name, stage in stages.items()}
-        settings["pretrain"]["evaluate_every_steps"] = every
-        return {name: sha256_of_json(values) for name, values in settings.items()}
-
-
-def _by_content(stage: StageConfig, made: Collection[str]) -> Iterator[tuple[str, object]]:
-    """Yields the settings on which a stage's result depends, with the hash of what lies on disk in place of its path.
-
-    Left out are text, whose hash the rows have, and the folders that the pipeline itself has `made`.
-    """
-    for key, value in result_settings_by_name(stage).items():
-        kind = key.rpartition(".")[2]
-        if kind not in LOCATIONS or value is None:
-            yield key, value
-        elif isinstance(value, str) and os.path.realpath(value) not in made:
-            path = Path(value)
-            if not (kind == "dataset" and path.is_dir()):
-                yield key, sha256_of(path) if path.is_file() else local_model_sha256(value) or value
+        made = [str(result_of(stage)) for stage in stages.values()]
+        keys = {name: made_from(stage, skipped=made).key for name, stage in stages.items()}
+        keys["pretrain"]["evaluate_every_steps"] = str(every)
+        return {name: sha256_of_json(content) for name, content in keys.items()}
 
 
 def variant(config: ComparedPipeline, arm: str, values: dict[str, Any], seed: int) -> Variant:

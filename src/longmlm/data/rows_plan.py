@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import RECIPE_VERSION, RowsPlan, SourceFile, SourceRecord
+from longmlm.artifacts.rows import RECIPE_VERSION, RowsManifest, RowsPlan, SourceFile, SourceRecord
 from longmlm.artifacts.unfinished_rows import FileStamp, SourceStamps, WorkPlan
 from longmlm.data.files import files_of, readable
 from longmlm.data.words import recorded_words
@@ -45,41 +45,39 @@ def plan_rows(
     records, sources, stamps, absent = list[SourceRecord](), list[Source](), list[FileStamp](), list[str]()
     for number, configured in enumerate(recipe.sources):
         before = recorded[number] if made and number < len(recorded) else None
+        source, commit, found = configured, None, list[SourceFile]()
         if before and before.commit is None and before.dataset == configured.dataset and _is_on_hub(configured):
             absent.append(str(configured.dataset))  # it was a folder
-            source, found, commit = configured, before.files, None
+            found += before.files
+        elif _is_on_hub(configured):
+            source = pinned(configured, recorded)
+            commit = source.revision
         else:
-            [source] = pin_sources([configured], recorded)
-            found, commit = _files(source, known, before, absent), source.revision if _is_on_hub(source) else None
+            found += _files(configured, known, before, absent)
         sources.append(source)
         stamps += [file for file in found if isinstance(file, FileStamp)]
         # all fields are passed on, so that one which the plan does not record is an error
         fields: dict[str, Any] = asdict(configured)  # Any: fields of many types; also below
-        fields["commit"] = commit
-        fields["files"] = tuple(map(_recorded, found))
+        fields |= {"commit": commit, "files": tuple(map(_recorded, found))}
         records.append(SourceRecord(**fields))
-    settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}  # Any: as above
-    hashes = {"tokenizer_sha256": tokenizer_sha256(recipe.tokenizer), "tokenizer_fingerprint": tokenizer_fingerprint}
     if made and earlier and earlier.terms_sha256 and recipe.terms and not Path(recipe.terms).exists():
         absent.append(recipe.terms)
-        segmenter, terms_sha256 = earlier.segmenter, earlier.terms_sha256
+        words = earlier.segmenter, earlier.terms_sha256
     else:
-        segmenter, terms_sha256 = recorded_words(recipe, earlier.segmenter if earlier else None)
-    settings |= {"segmenter": segmenter, "terms_sha256": terms_sha256}
-    plan = RowsPlan(**settings, **hashes, recipe_version=RECIPE_VERSION)
+        words = recorded_words(recipe, earlier.segmenter if earlier else None)
+    settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}  # Any: as above
+    settings |= {"segmenter": words[0], "terms_sha256": words[1], "tokenizer_fingerprint": tokenizer_fingerprint}
+    plan = RowsPlan(**settings, tokenizer_sha256=tokenizer_sha256(recipe.tokenizer), recipe_version=RECIPE_VERSION)
     return PlannedRows(WorkPlan(plan=plan, files=tuple(stamps)), tuple(sources), tuple(absent))
 
 
 def _files(
     source: Source, known: Mapping[str, SourceFile], before: SourceRecord | None, absent: list[str]
 ) -> Sequence[SourceFile]:
-    """Returns the stamps of the files of a source; none for one on the hub.
+    """Returns the stamps of the files of a source, and adds names of `files` that are missing to `absent`.
 
-    Names of `files` that are missing are added to `absent`. The files recorded `before` are then returned, unless
-    a file that exists is not among them.
+    The files recorded `before` are then returned, unless a file that exists is not among them.
     """
-    if _is_on_hub(source):
-        return ()
     try:
         paths = source_files(source) if source.dataset else files_of(source.files)
         return [_stamp(path, known) for path in paths]
@@ -108,28 +106,23 @@ def _read_stamps(folder: Path | None) -> tuple[FileStamp, ...]:
 
 def write_stamps(folder: Path, planned: PlannedRows) -> None:
     """Writes the stamps of the text of complete rows beside them, if they have changed and all of it is there."""
-    if not planned.absent and _read_stamps(folder) != planned.work.files:
+    is_complete = (folder / RowsManifest.FILE).is_file()
+    if is_complete and not planned.absent and _read_stamps(folder) != planned.work.files:
         with suppress(OSError, FolderError):  # the rows may be read-only, or another process may write them too
             artifact.write(folder / SourceStamps.FILE, SourceStamps(files=planned.work.files))
-
-
-def pin_sources(sources: Sequence[Source], earlier: Sequence[SourceRecord]) -> tuple[Source, ...]:
-    """Returns the sources, those of the hub at a commit: the one in an earlier record, else what the revision means."""
-    return tuple(
-        replace(source, revision=_commit(source, earlier)) if _is_on_hub(source) else source for source in sources
-    )
 
 
 def _is_on_hub(source: Source) -> bool:
     return source.dataset is not None and not is_local(source)
 
 
-def _commit(source: Source, earlier: Sequence[SourceRecord]) -> str:
+def pinned(source: Source, earlier: Sequence[SourceRecord] = ()) -> Source:
+    """Returns a source of the hub at a commit: that of the same source in an earlier plan, else the newest."""
     wanted = (source.dataset, source.subset, source.split, source.revision)
     for record in earlier:
         if record.commit and (record.dataset, record.subset, record.split, record.revision) == wanted:
-            return record.commit
-    return commit_of(str(source.dataset), source.revision)
+            return replace(source, revision=record.commit)
+    return replace(source, revision=commit_of(str(source.dataset), source.revision))
 
 
 def _stamp(path: AnyPath, known: Mapping[str, SourceFile]) -> FileStamp:

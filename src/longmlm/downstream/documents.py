@@ -13,7 +13,7 @@ from longmlm.data.texts import BAD_ENCODING, Unreadable
 from longmlm.downstream.records import GivenSplit, LabelledDocument, labelled_documents, labelled_fields
 from longmlm.downstream.settings import LabelledTask
 from longmlm.errors import DataError, counted
-from longmlm.runtime.trials import sha256_of_json
+from longmlm.folders import sha256_of_json
 
 SIDES: tuple[GivenSplit, ...] = ("test", "dev", "train")  # a text that two sides have stays in the first
 DEV_FRACTION = LabelledTask.__dataclass_fields__["dev_fraction"].default

@@ -7,13 +7,14 @@ from typing import Any
 
 from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.fine_tuned import MODEL
+from longmlm.artifacts.made_from import Input, MadeFrom
 from longmlm.downstream.artifacts import DownstreamTrial
 from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.settings import Arm, DownstreamConfig, FinetuneRuntime, LabelledTask, Tuning
 from longmlm.errors import ModelError
 from longmlm.hubs.model_files import CONFIG, model_sha256
 from longmlm.hubs.models import read_architecture, snapshot_of
-from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, sha256_of_json, trial_name
+from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, trial_name
 from longmlm.settings.pretrain import Tracker
 from longmlm.training.run_folder import model_or_best_checkpoint
 
@@ -110,30 +111,20 @@ class Plan:
 
     def trial(self, name: str, values: dict[str, Any], seed: int, fold: int) -> PlannedTrial:
         """Returns a trial of an arm with what its result depends on: the hashes of text and models, not their paths."""
-        of_arm, task, arm, data = self.arms[name], self.config.task, self.arms[name].arm, self.config.task.data
+        of_arm, task, arm = self.arms[name], self.config.task, self.arms[name].arm
         in_words = trial_name(name, values, seed, fold if task.num_folds else None)
         trial = replace(of_arm, name=f"{of_arm.name}: {in_words}", seed=seed, fold=fold, **values)
-        is_local = data.dataset is None or Path(data.dataset).is_dir()
-        files = dict.fromkeys(("files", "dev_files", "test_files"), ()) | {
-            "dataset": None if is_local else data.dataset
-        }
-        depends_on = {
-            "task": asdict(task) | {"data": asdict(data) | files},
-            "arm": asdict(arm) | {"model": None if trial.model_sha256 else arm.model},
-            "recipe": asdict(trial.recipe) if arm.model else None,
-            "values": [values, seed, fold],
-        }
+        settings = {"task": asdict(task), "arm": asdict(arm), "values": values, "seed": seed, "fold": fold}
+        settings |= {"recipe": asdict(trial.recipe)} if arm.model else {}
+        model = Input(arm.model, trial.model_sha256 or "") if arm.model else None
+        inputs = {"documents": Input(content=trial.documents_sha256), "model": model}
         folder = Path(self.config.output, FOLDER, TRIALS, name, folder_name(values), f"seed-{seed}-fold-{fold}")
         is_finished = (folder / DownstreamTrial.FILE).is_file()
         lacks_model = self.config.keep_weights and arm.model and is_finished and not (folder / MODEL).is_dir()
         return PlannedTrial(
             name=in_words,
             folder=folder,
-            key={
-                "settings": sha256_of_json(depends_on),
-                "documents": trial.documents_sha256,
-                "model": trial.model_sha256 or "",
-            },
+            key=MadeFrom.of(settings, inputs).key,
             files={TRIAL: to_toml(trial)},
             module=MODULE,
             arguments=(str(folder),),

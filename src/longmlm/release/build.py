@@ -11,8 +11,8 @@ from huggingface_hub.constants import REPOCARD_NAME
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import PICTURES
+from longmlm.artifacts.made_from import RELEASED_FROM, Input, MadeFrom, differences
 from longmlm.artifacts.provenance import Provenance, read_provenance
-from longmlm.artifacts.released import RELEASED_FROM, ReleasedFrom
 from longmlm.artifacts.run import CheckpointState
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
@@ -36,7 +36,7 @@ from longmlm.settings.release import ReleaseCard, ReleaseRecipe, SentencePooling
 from longmlm.temporary import leads_out
 from longmlm.training.run_folder import read_state
 
-MODEL_SHA256, ADDRESS = "model_sha256", "address"  # keys of the manifest
+BASE, ADDRESS = "base", "address"  # keys of the manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +71,8 @@ def write_release(model: Path, rows_name: str, evaluation_folder: str | None, se
         raise ReleaseError(f"{model} was not trained by longmlm: release a run folder or one of its checkpoints")
     rows = open_named_rows(pin_rows(rows_name), "held_out")
     evaluation = evaluation_of(evaluation_folder, provenance, sha256, rows.sha256, recipe)
-    base = provenance.source
-    made_from = ReleasedFrom(
-        recipe=recipe,
-        card=card,
-        model_sha256=sha256,
-        rows_sha256=rows.sha256,
-        base=base and base.published(),
-        evaluation_sha256=evaluation.sha256 if evaluation else None,
-    )
-    with new_release(settings, sha256, made_from.content, provenance, has_added_steps(model)) as folder:
+    contents = {"model": sha256, "rows": rows.sha256, **({"evaluation": evaluation.sha256} if evaluation else {})}
+    with new_release(settings, contents, provenance, has_added_steps(model)) as folder:
         if folder is None:
             return []
         pictures = pictures_in(Path(evaluation_folder)) if evaluation_folder else []
@@ -128,30 +120,29 @@ def write_model(model: Path, rows: Rows, recipe: ReleaseRecipe, folder: Path) ->
 
 @contextmanager
 def new_release(
-    settings: ReleaseSettings,
-    model_sha256: str,
-    made_from: Mapping[str, object],
-    provenance: Provenance,
-    is_continued: bool = False,
+    settings: ReleaseSettings, contents: Mapping[str, str], provenance: Provenance, is_continued: bool = False
 ) -> Iterator[Path | None]:
     """Yields an empty folder to write a release into; None if the output is already the release made from this.
 
-    The folder takes the place of an earlier release if the block succeeds. Raises FolderError unless the output is
-    absent, or an intact release of the same model and nothing else, and ReleaseError for a hub without a licence. If
-    steps were added to the run, `is_continued`, the earlier one may have other weights, but the same rows and base.
+    `contents` has the hash of each input, such as the model and the rows. The folder takes the place of an earlier
+    release if the block succeeds. Raises FolderError unless the output is absent, or an intact release of the same
+    model and nothing else, and ReleaseError for a hub without a licence. If steps were added to the run,
+    `is_continued`, the earlier one may have other weights, but the same rows and base.
     """
     if settings.target and settings.target.is_hub:
         check_licence(settings.card, provenance)
-    output, address = settings.output, asdict(settings.address)
-    earlier = verified_release(output)
-    if earlier.get(RELEASED_FROM) == made_from and (settings.target is None or earlier.get(ADDRESS) == address):
+    tables = {"recipe": asdict(settings.recipe), "card": asdict(settings.card)}
+    made_from = MadeFrom.of(tables, {name: Input(content=sha256) for name, sha256 in contents.items()})
+    output, address, earlier = settings.output, asdict(settings.address), verified_release(settings.output)
+    before, source = MadeFrom.read(earlier.get(RELEASED_FROM)), provenance.source
+    if not differences(before, made_from) and (settings.target is None or earlier.get(ADDRESS) == address):
         yield None
         return
-    before, replaceable = earlier.get(RELEASED_FROM) or {}, {model_sha256}
-    if is_continued and all(name in before and before[name] == made_from[name] for name in ("rows_sha256", "base")):
-        replaceable.add(earlier[MODEL_SHA256])
+    base, replaceable = source and asdict(source.published()), {contents["model"]}
+    if is_continued and earlier.get(BASE) == base and before.inputs.get("rows") == made_from.inputs["rows"]:
+        replaceable.add(before.inputs["model"].content)
     check_replaceable_release(output, earlier, replaceable)
-    about = {RELEASED_FROM: made_from, MODEL_SHA256: model_sha256, ADDRESS: address}
+    about = {RELEASED_FROM: asdict(made_from), BASE: base, ADDRESS: address}
     with new_folder(output, about, replaces_earlier=True) as partial:
         yield partial
         earlier = verified_release(output)  # something may have been added while this one was made
@@ -165,9 +156,10 @@ def has_added_steps(checkpoint: Path) -> bool:
     return (checkpoint / CheckpointState.FILE).is_file() and bool(read_state(checkpoint).continuations)
 
 
-def check_replaceable_release(output: Path, manifest: Mapping[str, Any], models_sha256: Collection[str | None]) -> None:
+def check_replaceable_release(output: Path, manifest: Mapping[str, Any], models_sha256: Collection[str]) -> None:
     """Raises FolderError unless the folder is absent or a release of one of these models and nothing else."""
-    if manifest and manifest.get(MODEL_SHA256) not in models_sha256:
+    model = MadeFrom.read(manifest.get(RELEASED_FROM)).inputs.get("model", Input())
+    if manifest and model.content not in models_sha256:
         raise FolderError(f"{output} holds no release of this model: remove it or name another folder")
     if manifest and (note := unlisted_note(output, manifest["files"])):
         raise FolderError(f"{output} would be replaced, and what was added to it lost ({note}): move that elsewhere")

@@ -1,7 +1,5 @@
 """Release of a fine-tuned model: a stock folder with a card, verified by reloading."""
 
-import hashlib
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.fine_tuned import MODEL, FineTuned
 from longmlm.artifacts.provenance import Provenance, read_provenance
 from longmlm.errors import ReleaseError, counted
+from longmlm.folders import sha256_of_json
 from longmlm.hubs.licences import licence_of
 from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.architecture import position_offset
@@ -51,14 +50,9 @@ def write_task_release(folder: Path, settings: ReleaseSettings) -> list[str]:
         raise ReleaseError(tuned.problem)
     if not model.is_dir():
         raise ReleaseError(f"{folder} has no model: release the trial of its arm that keeps one, or set keep_weights")
-    facts = json.dumps(asdict(replace(tuned, longmlm="", commit=None)), sort_keys=True)
-    made_from = {
-        "recipe": asdict(settings.recipe),
-        "card": json.loads(json.dumps(asdict(settings.card))),
-        "model_sha256": weights_sha256(model),
-        "trial_sha256": hashlib.sha256(facts.encode()).hexdigest(),
-    }
-    with new_release(settings, made_from["model_sha256"], made_from, read_provenance(model)) as partial:
+    facts = asdict(replace(tuned, longmlm="", commit=None))
+    contents = {"model": weights_sha256(model), "trial": sha256_of_json(facts)}
+    with new_release(settings, contents, read_provenance(model)) as partial:
         return _build(model, tuned, settings, partial) if partial else []
 
 

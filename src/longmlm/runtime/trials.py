@@ -13,8 +13,6 @@ FOLDER.earlier/
         if not outcome.error: ...       # read its result, report on all trials so far
 """
 
-import hashlib
-import json
 import os
 import re
 import signal
@@ -28,7 +26,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.artifact import Artifact
 from longmlm.errors import ArtifactError, TrainingError
 from longmlm.escaping import single_line
-from longmlm.folders import write_text
+from longmlm.folders import sha256_of_json, write_text
 from longmlm.runtime.children import run_child
 from longmlm.temporary import move_aside, remove_with
 
@@ -67,6 +65,7 @@ class TrialRecord(Artifact):
 
     FILE: ClassVar[str] = "record.json"
 
+    format: int = 2
     key: dict[str, str]
     is_finished: bool = False
 
@@ -185,11 +184,6 @@ def error_in(log: Path, start: int, code: int) -> str:
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not own:
         return "it was killed by SIGKILL, as it is when memory runs out"
     return (own or errors or lines[-1:])[0].strip()
-
-
-def sha256_of_json(content: object) -> str:
-    """Returns the SHA-256 of settings, whatever the order of their keys."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def labels_of(values: Mapping[str, Any]) -> list[str]:

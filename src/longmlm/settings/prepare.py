@@ -19,14 +19,11 @@ SEGMENTED = ("zh", "ja")  # the languages whose words a segmenter finds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A part of the corpus in one language: files, or a split of a dataset."""
+class SourceSettings:
+    """What the rows of a source depend on, beside its files."""
 
     name: str | None = None
     """Name of the source in weights, metrics and pages; by default source-1, source-2 and so on, in order."""
-    files: tuple[str, ...] = ()
-    """Paths, URLs such as s3://BUCKET/NAME, or globs: .txt or .md (one document per file), .jsonl, .ndjson, .json,
-    .csv, .tsv or .parquet (one per record); all but .parquet may be compressed (.gz, .bz2, .xz, .zst)."""
     dataset: str | None = None
     """Instead of files: a dataset on the Hugging Face Hub, OWNER/NAME, or the folder of one."""
     subset: str | None = None
@@ -52,6 +49,15 @@ class Source:
     split_field: str | None = None
     """Field or column, such as book or patient: the documents with the same value are all held out, or none is. By
     default, the text decides, so exact copies stay together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source(SourceSettings):
+    """A part of the corpus in one language: files, or a split of a dataset."""
+
+    files: tuple[str, ...] = ()
+    """Paths, URLs such as s3://BUCKET/NAME, or globs: .txt or .md (one document per file), .jsonl, .ndjson, .json,
+    .csv, .tsv or .parquet (one per record); all but .parquet may be compressed (.gz, .bz2, .xz, .zst)."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not (self.name.isprintable() and any(map(str.isalpha, self.name))):
@@ -119,15 +125,13 @@ PAIR_SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareRecipe:
-    """What the rows contain; changing it makes different rows."""
+class RowsSettings:
+    """What rows depend on, beside their sources."""
 
     tokenizer: str
     """Tokenizer of the model to train: a folder, a run folder or a hub name ([ms:]OWNER/NAME[@REVISION])."""
     row_length: int
     """Tokens per row, including both special tokens."""
-    sources: tuple[Source, ...] = ()
-    """The corpus: one [[recipe.sources]] table for each part of it."""
     packing: PackingMode = "full-sentences"
     """full-sentences: a row may span documents; doc-sentences: it never does; sentence-pair: it does not, and holds at
     most two sentences."""
@@ -152,6 +156,14 @@ class PrepareRecipe:
     terms: str | None = None
     """File of terms that rjieba should keep whole, one per line, in the format of jieba's user dictionaries: a term,
     and if needed its frequency and part of speech."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareRecipe(RowsSettings):
+    """What the rows contain; changing it makes different rows."""
+
+    sources: tuple[Source, ...] = ()
+    """The corpus: one [[recipe.sources]] table for each part of it."""
 
     @property
     def sought(self) -> Duplicates:

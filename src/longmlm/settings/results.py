@@ -7,23 +7,13 @@ from longmlm.settings.pipeline import StageConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import Publishing
-from longmlm.settings.tables import leaves
 
 NOT_COMPARED = ("runtime", "tracking", "dry_run", "more_steps")  # they change no result
-LOCATIONS = (  # keys that say where something lies: a result depends on what lies there, under any name
-    *("output", "run", "rows", "evaluation", "model", "base", "long_before", "long_after", "checkpoint"),
-    *("tokenizer", "architecture", "files", "dataset", "add_tokens"),
-)
 
 
 def result_of(stage: StageConfig) -> Path:
     """Returns the folder that a stage writes."""
     return Path(stage.run if isinstance(stage, PretrainConfig) else stage.output)
-
-
-def result_settings_by_name(stage: StageConfig) -> dict[str, object]:
-    """Returns the settings on which the stage's result depends, by names such as recipe.sources.0.files."""
-    return dict(leaves(result_settings(stage)))
 
 
 def result_settings(stage: StageConfig) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass
+from dataclasses import MISSING, Field
 from functools import reduce
 from itertools import starmap
 from pathlib import Path
@@ -110,30 +110,3 @@ def leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
             yield from leaves(inner, f"{prefix}{key}.")
         else:
             yield prefix + key, value
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A setting, or an input that `place` holds: what the artifact of a result records, and what is expected now.
-
-    An input is named as in "made from other text than `place` holds now".
-    """
-
-    name: str
-    recorded: object
-    expected: object
-    place: str = ""
-
-    @property
-    def is_same(self) -> bool:
-        """Whether the result was made with what is expected now."""
-        return self.recorded == self.expected
-
-    def __str__(self) -> str:
-        return f"{self.name} was {self.recorded}, is {self.expected}"
-
-
-def pairs(prefix: str, recorded: Mapping[str, object], expected: Mapping[str, object]) -> list[Pair]:
-    """Returns a pair for every setting in two tables, by its dotted name."""
-    then, now = dict(leaves(recorded, prefix)), dict(leaves(expected, prefix))
-    return [Pair(name, then.get(name), now.get(name)) for name in {**then, **now}]

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.made_from import differences
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.data.rows import Rows
@@ -214,7 +215,7 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     """
     saved = read_state(folder)
     now = replace(record.recipe, precision=record.trained_on.precision or record.recipe.precision)
-    problems = [str(pair) for pair in saved.compared(now) if not pair.is_same]
+    problems = [*map(str, differences(*saved.compared(now)))]
     rows_sha256 = str(record.trained_on.rows_sha256)
     if saved.rows_sha256 != rows_sha256:
         problems.append(f"the rows' SHA-256 was {saved.rows_sha256[:12]}, is {rows_sha256[:12]}")
