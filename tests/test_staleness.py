@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from longmlm import folders, staleness
-from longmlm.artifacts import artifact
 from longmlm.artifacts.artifact import to_toml
+from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import RunSummary
-from longmlm.artifacts.unfinished_rows import SourceStamps
 from longmlm.cli import main
 from longmlm.data import rows_plan, words
 from longmlm.data.engine import prepare_rows
@@ -182,7 +181,7 @@ def test_unfinished_rows_of_a_moved_corpus_are_kept(pipeline: Configured) -> Non
 def test_the_same_bytes_in_another_format_are_other_text(pipeline: Configured) -> None:
     recipe = pipeline().prepare.recipe
     as_text = replace(recipe.sources[0], files=(shutil.copy("text.jsonl", "text.txt"),))
-    one, two = (plan_rows(each, "f").work.plan for each in (recipe, replace(recipe, sources=(as_text,))))
+    one, two = (plan_rows(each, "f").plan for each in (recipe, replace(recipe, sources=(as_text,))))
     assert not one.is_same(two)
     assert one.is_same(one) and not one.is_same(replace(one, tokenizer_fingerprint="g"))
 
@@ -190,7 +189,7 @@ def test_the_same_bytes_in_another_format_are_other_text(pipeline: Configured) -
 def test_a_corpus_is_read_again_only_if_its_size_or_time_differs(
     pipeline: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, stamps, hashed = Path("text.jsonl"), Path("out/rows", SourceStamps.FILE), list[Path]()
+    text, hashed = Path("text.jsonl"), list[Path]()
 
     def hashed_now() -> list[Path]:
         hashed.clear()
@@ -199,24 +198,17 @@ def test_a_corpus_is_read_again_only_if_its_size_or_time_differs(
         return hashed
 
     monkeypatch.setattr(rows_plan, "sha256_of", lambda path: hashed.append(path) or folders.sha256_of(path))
-    [recorded] = artifact.read(SourceStamps, stamps).files
+    [recorded] = read_rows_manifest(Path("out/rows")).plan.files
     os.utime(text, ns=(0, recorded.mtime_ns))
     assert hashed_now() == []
     os.utime(text, ns=(0, recorded.mtime_ns + 1))
     assert hashed_now() == [text]
-    assert artifact.read(SourceStamps, stamps).files == (replace(recorded, mtime_ns=recorded.mtime_ns + 1),)
-    assert hashed_now() == []
 
     written = text.read_text(encoding="utf-8")
     text.write_text(written.replace("number 7", "number 8"), encoding="utf-8")
     assert OTHER_TEXT in refusal(pipeline())
     text.write_text(written, encoding="utf-8")
-    for content in ("{}", '{"format": 0}', "no JSON"):
-        stamps.write_text(content, encoding="utf-8")
-        assert hashed_now() == [text]
-    stamps.unlink()
-    prepare_rows(pipeline().prepare.recipe, load_vocabulary("base"), Path("out/rows"))
-    assert artifact.read(SourceStamps, stamps).files[0].sha256 == recorded.sha256
+    assert hashed_now() == [text]
 
 
 def test_complete_rows_are_done_without_their_text(pipeline: Configured, monkeypatch: pytest.MonkeyPatch) -> None:

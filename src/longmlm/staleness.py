@@ -83,7 +83,7 @@ def _refuse(name: str, result: Path, found: list[Difference]) -> None:
         raise FolderError(f"{made} with other settings: {listed}; set them back, or name another output{longer}")
     if found:
         remedy = f"name another output, move {result} away to make it again, or restore that input"
-        raise DataError(f"{made} from {found[0]}: {remedy}")
+        raise DataError(f"{made} from {found[0].text}: {remedy}")
 
 
 def is_done(config: ResolvedPipeline, name: str) -> bool:
@@ -185,11 +185,10 @@ def _rows(config: PrepareConfig, recorded: RowsPlan) -> tuple[MadeFrom, MadeFrom
 
     Text that is not there counts as unchanged.
     """
-    from longmlm.data.rows_plan import plan_rows, write_stamps  # it imports datasets: settings are refused without it
+    from longmlm.data.rows_plan import plan_rows  # it imports datasets: settings are refused without it
 
-    planned = plan_rows(config.recipe, recorded.tokenizer_fingerprint, recorded, result_of(config))
-    write_stamps(result_of(config), planned)
-    return recorded.made_from, planned.work.plan.made_from
+    planned = plan_rows(config.recipe, recorded.tokenizer_fingerprint, recorded, is_made=True)
+    return recorded.made_from, planned.plan.made_from
 
 
 def _extension(stage: ExtendConfig, folder: Path) -> tuple[MadeFrom, MadeFrom]:
@@ -230,7 +229,7 @@ def absent_text(config: PrepareConfig) -> str:
     from longmlm.data.rows_plan import plan_rows  # as in _rows
 
     plan = read_rows_manifest(result_of(config)).plan if is_complete(config) else None
-    names = plan_rows(config.recipe, plan.tokenizer_fingerprint, plan, result_of(config)).absent if plan else ()
+    names = plan_rows(config.recipe, plan.tokenizer_fingerprint, plan, is_made=True).absent if plan else ()
     return f"note: {', '.join(map(redact, names))}: not there, so not checked for changes" if names else ""
 
 

@@ -14,7 +14,6 @@ from datasets import Dataset
 from tokenizers import Tokenizer
 
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, read_rows_manifest
-from longmlm.artifacts.unfinished_rows import SourceStamps
 from longmlm.data.corpus import split_of, text_hash
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import open_rows
@@ -152,13 +151,7 @@ def test_the_folder_is_complete_and_holds_no_traces_of_the_work(prepared: tuple[
     folder, manifest = prepared
     verify(folder)
     assert read_rows_manifest(folder) == manifest
-    assert {path.name for path in folder.iterdir()} == {
-        "train",
-        "held_out",
-        "set_aside",
-        RowsManifest.FILE,
-        SourceStamps.FILE,
-    }
+    assert {path.name for path in folder.iterdir()} == {"train", "held_out", "set_aside", RowsManifest.FILE}
     assert not list(folder.rglob("*.partial"))
     assert not partial_of(folder).exists()
 

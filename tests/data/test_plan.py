@@ -13,7 +13,7 @@ def plan(folder: Path, text: str = "It rained.") -> RowsPlan:
     (folder / "text.txt").write_text(text, encoding="utf-8")
     source = Source(files=(str(folder / "text.txt"),))
     recipe = PrepareRecipe(tokenizer=str(folder / "tokenizer"), row_length=8, sources=(source,))
-    return plan_rows(recipe, "fingerprint").work.plan
+    return plan_rows(recipe, "fingerprint").plan
 
 
 def test_plans_without_paths_are_equal_wherever_the_text_is_and_differ_for_another_text(tmp_path: Path) -> None:

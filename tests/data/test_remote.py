@@ -85,13 +85,13 @@ def test_a_remote_file_is_hashed_once_and_again_when_its_version_changes(
     made = prepare_rows(recipe, vocabulary, tmp_path / "rows")
     s3fs.S3FileSystem.clear_instance_cache()
     bucket.requests.clear()
-    work, *_ = plan_rows(recipe, vocabulary.fingerprint, made.plan)
-    assert work.plan == made.plan
+    plan = plan_rows(recipe, vocabulary.fingerprint, made.plan).plan
+    assert plan == made.plan
     assert "get_object" not in bucket.requests
     assert bucket.requests
     bucket.write("a.jsonl", json_lines(TEXTS[1:]))
     with pytest.raises(DataError, match="a.jsonl changed"):
-        check_files_unchanged(work.files)
+        check_files_unchanged(plan.files)
     with pytest.raises(DataError, match="other text"):
         prepare_rows(recipe, vocabulary, tmp_path / "rows")
 
@@ -195,7 +195,7 @@ def test_rows_of_files_on_the_web_are_those_of_local_copies(
     made = prepare_rows(remote, vocabulary, tmp_path / "remote")
     assert made.sha256 == prepare_rows(local, vocabulary, tmp_path / "rows").sha256
     web.sent.clear()
-    assert plan_rows(remote, vocabulary.fingerprint, made.plan)[0].plan == made.plan
+    assert plan_rows(remote, vocabulary.fingerprint, made.plan).plan == made.plan
     assert web.sent == []
 
 

@@ -68,7 +68,7 @@ def test_rows_of_an_earlier_recipe_are_read_and_only_weights_are_refused(
     (tmp_path / "rows" / MANIFEST).write_text(json.dumps(content), encoding="utf-8")
     manifest = read_rows_manifest(tmp_path / "rows")
     assert manifest.sources("train") == {} and mixture_of({}, manifest.sources("train")) is None
-    assert manifest.plan.settings == prepared[1].plan.settings, "a pipeline takes them for its own"
+    assert manifest.plan.made_from.settings == prepared[1].plan.made_from.settings, "a pipeline takes them for its own"
     with pytest.raises(DataError, match="prepare new ones"):
         mixture_of({"source-1": 2.0}, manifest.sources("train"))
 

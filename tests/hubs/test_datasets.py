@@ -176,9 +176,9 @@ def test_a_file_of_the_hub_is_known_by_the_hash_that_the_hub_tells(hub: Hub) -> 
     source = Source(files=(f"hf://datasets/{NAME}/data/train-*.parquet",), text_field="body")
     recipe = PrepareRecipe(tokenizer=str(TOKENIZER), row_length=64, sources=(source,))
     hub.sent.clear()
-    work, *_ = plan_rows(recipe, "fingerprint")
+    planned = plan_rows(recipe, "fingerprint")
     expected = [hashlib.sha256(content).hexdigest() for name, content in FILES.items() if "train" in name]
-    assert [file.sha256 for file in work.files] == expected
+    assert [file.sha256 for file in planned.plan.files] == expected
     assert hub.sent == []
     assert contents(records_of(sources=[source])) == TEXTS
 

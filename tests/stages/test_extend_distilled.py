@@ -86,7 +86,9 @@ def test_a_model_distilled_on_other_rows_is_not_current(world: World, tmp_path: 
     assert differences_of(pipeline, "extend") == []
     (tmp_path / "rows").rename(tmp_path / "before")
     tiny_rows(tmp_path / "made", world.base, packing="doc-sentences").rename(tmp_path / "rows")
-    assert [*map(str, differences_of(pipeline, "extend"))] == [f"other rows than {tmp_path / 'rows'} holds now"]
+    assert [one.text for one in differences_of(pipeline, "extend")] == [
+        f"other rows than {tmp_path / 'rows'} holds now"
+    ]
 
 
 def test_rows_are_not_made_for_a_length_that_the_model_cannot_have(world: World, tmp_path: Path) -> None:

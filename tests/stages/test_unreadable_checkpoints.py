@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from longmlm.data.rows_plan import _stamp, check_files_unchanged
+from longmlm.data.rows_plan import _hashed, check_files_unchanged
 from longmlm.errors import CheckpointError, DataError
 from longmlm.training.run_folder import best_checkpoint, checkpoint_folder, list_checkpoints, newest_verified, prune
 
@@ -73,12 +73,12 @@ def test_a_state_that_is_a_folder_is_damaged(run_folder: Path) -> None:
 def test_a_corpus_that_the_system_cannot_read_has_not_changed(tmp_path: Path, failing: Callable, number: int) -> None:
     path = tmp_path / "corpus.txt"
     path.write_text("A text.")
-    stamp = _stamp(path, {})
+    file = _hashed(path, {})
     os.utime(path)
     failing(path, number)
     with pytest.raises(OSError, match="corpus.txt") as raised:
-        check_files_unchanged([stamp])
+        check_files_unchanged([file])
     assert raised.value.errno == number
     path.unlink()
     with pytest.raises(DataError, match="changed while"):
-        check_files_unchanged([stamp])
+        check_files_unchanged([file])

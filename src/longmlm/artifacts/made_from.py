@@ -50,9 +50,6 @@ class Difference:
     text: str
     is_input: bool = False
 
-    def __str__(self) -> str:
-        return self.text
-
 
 @dataclass(frozen=True, slots=True)
 class MadeFrom:

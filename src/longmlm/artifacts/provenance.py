@@ -21,7 +21,6 @@ from longmlm.settings.extend import (
 from longmlm.settings.masking import HeldOut, PairKind
 from longmlm.settings.pretrain import ComputePrecision
 from longmlm.settings.publishing import TARGET
-from longmlm.settings.shipped import is_same_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +34,6 @@ class ModelSource:
     revision: str | None = None
     sha256: str | None = None
     requested: str | None = None
-
-    def is_same(self, other: "ModelSource") -> bool:
-        """Returns whether both are one model: by content if both hashes are known, else by name and commit."""
-        if self.sha256 and other.sha256:
-            return self.sha256 == other.sha256
-        return is_same_path(self.name, other.name) and other.revision in (None, self.revision)
 
     @property
     def as_input(self) -> Input:

@@ -1,7 +1,7 @@
 """The manifest of a folder of packed rows, with the plan that rows depend on, and what they are made of."""
 
 import hashlib
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -26,11 +26,16 @@ SPLITS: tuple[Split, ...] = ("train", "held_out")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file that rows were made of; `version` is what remote storage called this content, such as an ETag."""
+    """A file that rows were made of. Content with the same version, or size and time, need not be hashed again.
+
+    `version` is what remote storage calls it, such as an ETag; a local file has its size and the time of its change.
+    """
 
     path: str
     sha256: str
     version: str | None = None
+    bytes: int | None = None
+    mtime_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +48,19 @@ class SourceRecord(SourceSettings):
     def without_paths(self) -> Self:
         """Returns the source with the last parts of local paths only."""
         dataset = self.dataset if self.commit or not self.dataset else Path(self.dataset).name
-        files = tuple(replace(file, path=Path(file.path).name) for file in self.files)
+        files = tuple(replace(file, path=Path(file.path).name, mtime_ns=None) for file in self.files)
         return replace(self, dataset=dataset, files=files)
 
-    def without_names(self) -> Self:
-        """Returns the source with only what decides how its files are read in place of their paths: the suffixes."""
-        dataset = self.dataset if self.commit or not self.dataset else ""
-        files = tuple(replace(file, path=_suffixes(file.path), version=None) for file in self.files)
-        return replace(self, dataset=dataset, files=files)
+    @property
+    def settings(self) -> dict[str, object]:
+        """The settings of the source, without the path of a local dataset."""
+        own = {item.name: getattr(self, item.name) for item in fields(SourceSettings)}
+        return own | {"dataset": self.dataset if self.commit else None}
+
+    @property
+    def contents(self) -> list[tuple[str, str]]:
+        """The hash of each file, with what decides how it is read in place of its path: the suffixes."""
+        return [(_suffixes(file.path), file.sha256) for file in self.files]
 
 
 def _suffixes(path: str) -> str:
@@ -83,12 +93,16 @@ class RowsPlan(RowsSettings):
         return replace(self, tokenizer=Path(self.tokenizer).name, sources=sources, terms=terms)
 
     @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The files of all sources."""
+        return tuple(file for source in self.sources for file in source.files)
+
+    @property
     def made_from(self) -> MadeFrom:
         """The recipe, and its inputs by content: an upgrade of the segmenter is no difference."""
-        sources = [source.without_names() for source in self.sources]
-        text = [(source.commit, [(file.path, file.sha256) for file in source.files]) for source in sources]
+        text = [(source.commit, source.contents) for source in self.sources]
         recipe = {item.name: getattr(self, item.name) for item in fields(RowsSettings)}
-        recipe["sources"] = tuple(asdict(replace(source, files=(), commit=None)) for source in sources)
+        recipe["sources"] = tuple(source.settings for source in self.sources)
         return MadeFrom.of(
             {"recipe": recipe},
             {

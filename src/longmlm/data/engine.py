@@ -1,7 +1,6 @@
 """Preparation of rows: slices packed by an executor, and the sealed folder."""
 
 import hashlib
-import operator
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from longmlm.data.fast_encoding import MakeEncoder
 from longmlm.data.files import SET_ASIDE
 from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.rows import token_bytes
-from longmlm.data.rows_plan import check_files_unchanged, plan_rows, write_stamps
+from longmlm.data.rows_plan import check_files_unchanged, plan_rows
 from longmlm.data.slices import CONTENT, SURVEYS, UNFINISHED, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.data.words import check_shows_words, segmenter_of
@@ -53,12 +52,11 @@ def prepare_rows(
         check_writable(output)
     for source in recipe.sources:
         check_language(source.language)
-    planned = plan_rows(recipe, vocabulary.fingerprint, _previous_plan(output), output if output.exists() else None)
-    work, sources, _ = planned
+    plan, sources, _ = plan_rows(recipe, vocabulary.fingerprint, _previous_plan(output), output.exists())
     if not output.exists():
         slices = plan_slices(sources, recipe.slice_bytes)
         cuts = [[(span.start, span.end, span.source, span.size) for span in spans] for spans in slices]
-        work = replace(work, slices_sha256=hashlib.sha256(repr(cuts).encode()).hexdigest())
+        work = WorkPlan(plan=plan, slices_sha256=hashlib.sha256(repr(cuts).encode()).hexdigest())
         check_splits(recipe, slices)
         segmenter = segmenter_of(recipe)
         if segmenter:
@@ -71,12 +69,11 @@ def prepare_rows(
                 _write(job, work, output, executor, encoder)
     discard(partial_of(output))
     manifest = read_rows_manifest(output)
-    if not manifest.plan.is_same(work.plan):
+    if not manifest.plan.is_same(plan):
         problem = "was made from other text or settings"
-        if manifest.plan == replace(work.plan, recipe_version=manifest.plan.recipe_version):
+        if manifest.plan.is_same(replace(plan, recipe_version=manifest.plan.recipe_version)):
             problem = "was made by a version of longmlm with other rules for sentences and rows"
         raise DataError(f"{output} {problem}: remove it or name another output")
-    write_stamps(output, planned)
     return manifest
 
 
@@ -110,7 +107,7 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor, enco
     if lost := job.unfinished():
         raise DataError(f"files of {counted(len(lost), 'slice')} in {job.folder} are lost: run the same command again")
     try:
-        check_files_unchanged(work.files)
+        check_files_unchanged(work.plan.files)
     except DataError:
         discard(job.folder)
         raise
@@ -147,8 +144,8 @@ def _open_partial(folder: Path, work: WorkPlan) -> None:
     """Discards unfinished rows of another plan, and what a killed process left."""
     try:
         earlier = artifact.read(WorkPlan, folder / WorkPlan.FILE)
-        pair = ((one.slices_sha256, *(file.content for file in one.files)) for one in (earlier, work))
-        is_kept = earlier.plan.is_same(work.plan) and operator.eq(*pair)
+        then, now = ([(file.bytes, file.mtime_ns) for file in one.plan.files] for one in (earlier, work))
+        is_kept = earlier.plan.is_same(work.plan) and (earlier.slices_sha256, then) == (work.slices_sha256, now)
     except ArtifactError:
         is_kept = False
     if not is_kept:

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 from longmlm.artifacts.accuracy import Accuracy, PairAccuracy
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.made_from import Input
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
@@ -79,7 +80,7 @@ def evaluation_of(
 
 def _is_base(base: ModelSource, name: str) -> bool:
     """Returns whether a name or path means the base model of a release."""
-    return name == base.name or base.is_same(ModelSource(name=name, sha256=local_model_sha256(name) or None))
+    return name == base.name or base.as_input.is_same(Input(name, local_model_sha256(name)))
 
 
 def check_recovered(evaluation: Evaluation, recipe: ReleaseRecipe) -> None:

@@ -215,7 +215,7 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     """
     saved = read_state(folder)
     now = replace(record.recipe, precision=record.trained_on.precision or record.recipe.precision)
-    problems = [*map(str, differences(*saved.compared(now)))]
+    problems = [difference.text for difference in differences(*saved.compared(now))]
     rows_sha256 = str(record.trained_on.rows_sha256)
     if saved.rows_sha256 != rows_sha256:
         problems.append(f"the rows' SHA-256 was {saved.rows_sha256[:12]}, is {rows_sha256[:12]}")
