@@ -26,7 +26,6 @@ from longmlm.errors import DataError, FolderError, ModelError
 from longmlm.folders import MANIFEST
 from longmlm.needs import check_inputs
 from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.temporary import partial_of
 from longmlm.training import run_folder
 from longmlm.training.run_folder import best_checkpoint, checkpoint_folder
 from tests.support.current import pipeline, project, stale
@@ -156,26 +155,22 @@ def test_a_run_that_started_from_a_moved_model_of_its_own_length_is_the_same(pip
 
 
 def test_unfinished_rows_of_a_moved_corpus_are_kept(pipeline: Configured) -> None:
-    recipe = replace(pipeline().prepare.recipe, slice_bytes=300)
-    packed: list[int] = []
+    recipe, asked = replace(pipeline().prepare.recipe, slice_bytes=300), list[list[int]]()
 
-    def one_slice(job, numbers):
+    def pack_one(job, numbers):
+        asked.append(numbers)
         run_slices(job, numbers[:1])
-        packed.extend(numbers)
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        prepare_rows(recipe, load_vocabulary("base"), Path("new"), one_slice)
-    assert len(packed) > 2 and partial_of(Path("new")).is_dir()
-    source = replace(recipe.sources[0], files=(moved("text.jsonl", "named.jsonl"),))
-    again: list[int] = []
-
-    def the_rest(job, numbers):
-        again.extend(numbers)
+    def pack_all(job, numbers):
+        asked.append(numbers)
         run_slices(job, numbers)
 
-    prepare_rows(replace(recipe, sources=(source,)), load_vocabulary("base"), Path("new"), the_rest)
-    assert again == packed[1:]
+    with pytest.raises(KeyboardInterrupt):
+        prepare_rows(recipe, load_vocabulary("base"), Path("new"), pack_one)
+    source = replace(recipe.sources[0], files=(moved("text.jsonl", "named.jsonl"),))
+    prepare_rows(replace(recipe, sources=(source,)), load_vocabulary("base"), Path("new"), pack_all)
+    assert asked[1] == asked[0][1:] != []
 
 
 def test_the_same_bytes_in_another_format_are_other_text(pipeline: Configured) -> None:
