@@ -33,7 +33,7 @@ BROKEN = {
     b"not json at all": "not a JSON object",
     b'{"text": "\\ud800"}': "half a surrogate pair",
     b'{"txt": "misnamed"}': "no field 'text'",
-    b'["text"]': "a JSON array, not an object",
+    b'["text"]': "not a JSON object",
     b'"text"': "not a JSON object",
     b"null": "not a JSON object",
     b'{"text": 7}': "field 'text' is not text",

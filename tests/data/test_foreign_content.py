@@ -1,7 +1,6 @@
 """Files whose content is not what their names promise: each is refused or set aside with its own remedy."""
 
 import bz2
-import csv
 import gzip
 import io
 import json
@@ -15,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
-from longmlm.data.corpus import Document, check_splits, plan_slices
+from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.notes import markup_note
 from longmlm.errors import DataError
 from longmlm.settings.prepare import PrepareRecipe, Source
-from tests.support.corpora import all_fields, json_lines, records_of, texts_of
+from tests.support.corpora import all_fields, contents, json_lines, records_of, texts_of
 
 TEXTS = ["The lake was calm.", "湖水像一面镜子。", "PAR1 is a receptor.", "<p> opens a paragraph.", "%PDF", "BZh"]
 LINES = json_lines(TEXTS)
@@ -55,14 +54,13 @@ def arrow() -> bytes:
 FOREIGN = {
     "UTF-16 with a mark": (LINES.decode().encode("utf-16"), "UTF-16: save it as UTF-8"),
     "UTF-16 in the other order": (b"\xfe\xff" + LINES.decode().encode("utf-16-be"), "UTF-16: save it as UTF-8"),
-    "UTF-16-LE of ASCII": (ASCII.decode().encode("utf-16-le"), "UTF-16: save it as UTF-8"),
-    "UTF-16-BE of ASCII": (ASCII.decode().encode("utf-16-be"), "UTF-16: save it as UTF-8"),
-    "UTF-16-LE of Latin": ("Café, garçon. ".encode("utf-16-le") * 400, "UTF-16: save it as UTF-8"),
+    "UTF-16-LE without a mark": ("Café, garçon. ".encode("utf-16-le") * 400, "UTF-16: save it as UTF-8"),
+    "UTF-16-BE without a mark": (ASCII.decode().encode("utf-16-be"), "UTF-16: save it as UTF-8"),
     "UTF-32": (LINES.decode().encode("utf-32"), "UTF-32: save it as UTF-8"),
     "PDF": (b"%PDF-1.7\n%\xe2\xe3\n", "a PDF file: extract its text"),
     "docx": (archive("zip"), "an office document"),
     "doc": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0\0", "an office document"),
-    "RTF": (b"{\\rtf1\\ansi The lake.}", "an RTF document"),
+    "RTF": (b"{\\rtf1\\ansi The lake.}", "an office document"),
     "gzip": (gzip.compress(LINES), "add .gz to its name"),
     "zstd": (zstd.compress(LINES), "add .zst to its name"),
     "bzip2": (bz2.compress(LINES), "add .bz2 to its name"),
@@ -72,17 +70,12 @@ FOREIGN = {
     "Arrow": (arrow(), "an Arrow file"),
 }
 NO_LINES = {
-    "an array": (json.dumps(OBJECTS).encode(), "a JSON array: give its name the ending .json"),
-    "an array over lines": (b"[\n" + LINES.replace(b"}\n{", b"},\n{") + b"]\n", "a JSON array"),
-    "an array that begins on its line": (b"[" + LINES.replace(b"}\n{", b"},\n{").rstrip() + b"]\n", "a JSON array"),
-    "a long array": (b"[" + b",".join([LINES.splitlines()[0]] * 3_000) + b"]", "a JSON array"),
-    "pretty-printed": ("\n".join(json.dumps(item, indent=2) for item in OBJECTS).encode(), "JSON over several lines"),
-    "pretty-printed array": (json.dumps(OBJECTS, indent=1).encode(), "a JSON array"),
-    "begun on its line": (b'{"text": "The lake",\n "id": 1}\n', "JSON over several lines"),
-    "one object": (json.dumps({"data": OBJECTS * 900}, indent=2).encode(), "JSON over several lines"),
-    "old line ends": (json_lines(TEXTS, "\r"), "lines that end in CR alone"),
-    "HTML": (b"<!DOCTYPE html>\n<html><body>The lake.</body></html>", "HTML or XML"),
-    "XML": (b'\xef\xbb\xbf<?xml version="1.0"?><TEI/>', "HTML or XML"),
+    "an array": json.dumps(OBJECTS).encode(),
+    "an array over lines": b"[\n" + LINES.replace(b"}\n{", b"},\n{") + b"]\n",
+    "pretty-printed": "\n".join(json.dumps(item, indent=2) for item in OBJECTS).encode(),
+    "pretty-printed array": json.dumps(OBJECTS, indent=1).encode(),
+    "HTML": b"<!DOCTYPE html>\n<html><body>The lake.</body></html>",
+    "XML": b'\xef\xbb\xbf<?xml version="1.0"?><TEI/>',
 }
 
 
@@ -97,46 +90,35 @@ def refusal(path: Path) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz", "a.csv"])
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_other_contents_are_refused_or_set_aside_by_name(tmp_path: Path, kind: str, name: str) -> None:
+def test_other_contents_are_refused_or_set_aside_by_name(tmp_path: Path, kind: str) -> None:
     content, remedy = FOREIGN[kind]
-    path = tmp_path / name
-    path.write_bytes({".gz": gzip.compress, ".zst": zstd.compress}.get(path.suffix, bytes)(content))
-    if name == "a.txt":
-        [record] = records_of(path)
-        assert remedy in record.reason
-    else:
-        assert refusal(path).startswith(f"{path} is no ")
-        assert remedy in refusal(path)
+    (tmp_path / "a.txt").write_bytes(content)
+    [record] = records_of(tmp_path / "a.txt")
+    assert remedy in record.reason
+    for name, written in {"a.jsonl.gz": gzip.compress(content), "a.csv": content}.items():
+        (tmp_path / name).write_bytes(written)
+        assert refusal(tmp_path / name).startswith(f"{tmp_path / name} is no ")
+        assert remedy in refusal(tmp_path / name)
 
 
 @pytest.mark.parametrize("kind", NO_LINES)
 def test_what_is_no_json_lines_is_refused_with_its_own_remedy(tmp_path: Path, kind: str) -> None:
-    content, remedy = NO_LINES[kind]
     path = tmp_path / "a.jsonl"
-    path.write_bytes(content)
-    assert remedy in refusal(path)
-    if "JSON" in remedy:
-        path.rename(path := tmp_path / "a.json")
-        assert all(isinstance(record, Document) for record in records_of(path)) or kind == "one object"
-
-
-def quoted(delimiter: str = ",", quote: str = '""', header: bool = True) -> str:
-    rows = [["id", "text"]] * header + [[str(number), f'She said "{text}".'] for number, text in enumerate(TEXTS)]
-    return "".join(delimiter.join(f'"{cell}"' for cell in [row[0], row[1].replace('"', quote)]) + "\n" for row in rows)
+    path.write_bytes(NO_LINES[kind])
+    is_json = kind not in ("HTML", "XML")
+    assert ("ending .json" if is_json else "HTML or XML") in refusal(path)
+    if is_json:
+        assert contents(records_of(path.rename(tmp_path / "a.json"))) == TEXTS
 
 
 @pytest.mark.parametrize(
     ("content", "remedy"),
     [
-        (quoted(";").encode(), "delimiter"),
-        (quoted("\t").encode(), "delimiter"),
         (b"id;title, subtitle;text\n1;a, b;The lake\n", "delimiter"),
-        (quoted(header=False).encode(), "header"),
+        (TABLE.split(b"\n", 1)[1], "header"),
         ("编号,正文\n1,湖水\n".encode("gb18030"), "iconv -f"),
-        ("編號,正文\n1,湖水\n".encode("big5"), "iconv -f"),
-        (LINES, "ending .jsonl"),
+        (LINES, "no column 'text'"),
         (b"<html><body>text</body></html>", "HTML or XML"),
         (TABLE.replace(b"\n", b"\r"), "CR alone"),
         (b"id,body\n1,The lake\n", "text_field"),
@@ -148,17 +130,12 @@ def test_other_tables_are_refused_with_their_own_remedy(tmp_path: Path, content:
 
 
 NO_DOCUMENT = {
-    "backslashes.csv": (quoted(quote='\\"').encode(), "backslash", "two quotes"),
     "unquoted.csv": (b"id,text\n1,The lake, the sea\n", "broken CSV", "delimiter"),
-    "gb18030.txt": ("湖水像一面镜子。".encode("gb18030"), "bad UTF-8", "iconv -f GB18030"),
-    "latin.jsonl": (json.dumps({"text": "café"}, ensure_ascii=False).encode("latin-1"), "bad UTF-8", "iconv -f"),
-    "big5.csv": ("text\n湖水像一面鏡子。\n".encode("big5"), "bad UTF-8", "iconv -f"),
-    "python.jsonl": (b"{'text': 'The lake.'}\n" * 3, "Python's notation", "one object per line"),
-    "lists.jsonl": (b'["1", "The lake."]\n' * 3, "a JSON array", "one object per line"),
-    "text.jsonl": (b"The lake was calm.\n" * 3, "not a JSON object", "one object per line"),
-    "cut.jsonl": (b'{"text": "The la', "broken JSON", "one object per line"),
+    "gb18030.txt": ("湖水像一面镜子。".encode("gb18030"), "bad UTF-8", "iconv -f"),
+    "python.jsonl": (b"{'text': 'The lake.'}\n" * 3, "broken JSON", "one object per line"),
+    "lists.jsonl": (b'"1"\n["2"]\n', "not a JSON object", "one object per line"),
     "commas.jsonl": (LINES.replace(b"\n", b",\n"), "broken JSON", "one object per line"),
-    "joined.jsonl": (LINES.replace(b"\n", b""), "broken JSON", "one object per line"),
+    "old.jsonl": (json_lines(TEXTS, "\r"), "broken JSON", "one object per line"),
     "pdf.txt": (b"%PDF-1.4", "a PDF file", "extract its text"),
     "empty.txt": (b" \n", "empty", "text_field"),
 }
@@ -168,34 +145,18 @@ NO_DOCUMENT = {
 def test_a_corpus_without_a_document_has_the_reason_and_the_remedy(tmp_path: Path, name: str) -> None:
     content, reason, remedy = NO_DOCUMENT[name]
     (tmp_path / name).write_bytes(content)
-    source = Source(files=(f"{tmp_path}/{name}",), language="zh")
+    source = Source(files=(f"{tmp_path}/{name}",))
     recipe = PrepareRecipe(tokenizer="any", row_length=8, sources=(source,))
-    with pytest.raises(DataError) as raised:
+    with pytest.raises(DataError, match=f"{reason}.*{remedy}"):
         check_splits(recipe, plan_slices([source], 1_000))
-    assert reason in str(raised.value)
-    assert remedy in str(raised.value)
 
 
 def test_what_only_looks_foreign_is_read(tmp_path: Path) -> None:
     for number, text in enumerate([*TEXTS, "a\0b\0c", "x\0\0y", "é" + "a\0b" * 90, "[1] The lake", "{ the lake }"]):
         (tmp_path / f"{number:02}.txt").write_bytes(text.encode())
         assert texts_of(tmp_path / f"{number:02}.txt") == [text]
-    path = tmp_path / "first.jsonl"
-    path.write_bytes(b'["a list"]\n' + LINES)
-    assert [getattr(record, "text", "set aside") for record in records_of(path)] == ["set aside", *TEXTS]
-    path.write_bytes(b'{"text": "cut\n' + LINES)
-    assert [getattr(record, "text", "set aside") for record in records_of(path)] == ["set aside", *TEXTS]
-
-
-def test_a_text_of_which_every_second_character_is_nul_is_set_aside_in_every_format(tmp_path: Path) -> None:
-    text = ASCII.decode("latin-1").encode("utf-16-le").decode("latin-1")
-    file = io.StringIO(newline="")
-    csv.writer(file).writerows([["text"], ["It rained. " * 400], [text]])
-    (tmp_path / "a.csv").write_text(file.getvalue(), encoding="utf-8", newline="")
-    (tmp_path / "b.jsonl").write_bytes(json_lines([text]))
-    pq.write_table(pa.table({"text": [text]}), tmp_path / "c.parquet")
-    found = [getattr(record, "reason", None) for record in records_of(tmp_path / "*")]
-    assert found == [None, *["UTF-16: save it as UTF-8"] * 3]
+    (tmp_path / "first.jsonl").write_bytes(b'{"text": "cut\n' + LINES)
+    assert contents(records_of(tmp_path / "first.jsonl")) == [("broken JSON",), *TEXTS]
 
 
 @pytest.mark.parametrize("start", ["<!DOCTYPE html>", "\ufeff\n<HTML lang=en>", '<?xml version="1.0"?>'])

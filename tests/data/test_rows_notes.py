@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from longmlm.artifacts.rows import Families, RowsManifest, SourceRecord
-from longmlm.data.delimited import BACKSLASHES, BROKEN
 from longmlm.data.notes import rows_notes
+from longmlm.data.texts import BROKEN_CSV, BROKEN_JSON
 from longmlm.reports.packing import Example, packing_page
 from tests.reports.test_packing import words
 from tests.support.rows import rows_manifest
@@ -72,7 +72,7 @@ def test_a_source_without_held_out_rows_is_named() -> None:
     assert note.startswith("note: part-1 has no held-out rows")
 
 
-@pytest.mark.parametrize("reason", [BROKEN, BACKSLASHES])
+@pytest.mark.parametrize("reason", [BROKEN_CSV, BROKEN_JSON])
 def test_many_broken_records_are_noted_with_the_setting(reason: str) -> None:
     manifest = manifest_of(0.3, (70, 30))
     for broken, is_noted in ((9_197, True), (1, True), (0, False)):
@@ -81,6 +81,6 @@ def test_many_broken_records_are_noted_with_the_setting(reason: str) -> None:
         assert len(notes) == is_noted
         if is_noted:
             assert f"note: {broken:,} of {broken + 70:,} records are {reason}: " in notes[0]
-            assert 'quoting to "none"' in notes[0] or reason == BACKSLASHES
+            assert ('quoting to "none"' if reason == BROKEN_CSV else "one object per line") in notes[0]
     few = replace(manifest.report, set_aside={reason: 1, "empty": 500})
     assert not [*rows_notes(replace(manifest, report=few))]

@@ -3,7 +3,6 @@
 import csv
 import gzip
 import io
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from longmlm.data.corpus import plan_slices
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
-from tests.support.corpora import WHOLE, contents, records_of
+from tests.support.corpora import WHOLE, contents, outcome, records_of
 
 TEXTS = [
     "The lake was calm.",
@@ -38,7 +37,7 @@ def test_bad_csv_records_are_set_aside_with_their_offset_and_their_neighbours_su
         b"1,good": "good",
         b"2": ("broken CSV",),
         b"3,too,many": ("broken CSV",),
-        b'4,"quoted" and not': ("broken CSV",),
+        b"4,in\rside": ("broken CSV",),
         b"5,": ("empty",),
         b"6,bad \xff byte": ("bad UTF-8",),
         b'7,a 5" pipe': 'a 5" pipe',
@@ -55,50 +54,19 @@ def test_bad_csv_records_are_set_aside_with_their_offset_and_their_neighbours_su
         assert [record.origin for record in records] == [f"{path}:{begin}" for begin in begins]
 
 
-UNCLOSED = b'1,"open'
-STRAY_QUOTES = b'2,"He said "no", and\nleft, smiling."'
-DIALOGUE = b'3,"He said "no",\nand "now", she\nsaid."'
-LIKE_A_RECORD = b'3,"He said "no",\nleft, smiling\nand ran."'
-BROKEN_RECORDS = (UNCLOSED, STRAY_QUOTES, DIALOGUE, LIKE_A_RECORD, b"4", b"5,too,many", b'6,"closed" too early')
-
-
-@pytest.mark.parametrize("quoted", [False, True])
-@pytest.mark.parametrize("broken", BROKEN_RECORDS)
-def test_a_broken_csv_record_costs_itself_and_nothing_else(tmp_path: Path, broken: bytes, quoted: bool) -> None:
-    texts = [f"{number}, {text}" for number in range(50) for text in TEXTS]
-    records = [csv_bytes([[str(number), text]], "\n", quoted) for number, text in enumerate(texts)]
+@pytest.mark.parametrize(
+    "broken",
+    [b'1,"open', b'2,"He said "no", and\nleft."', b'3,"escaped \\"so\\"."', b'4,"closed" too early', b'5,"a",b\r"c'],
+)
+def test_a_file_in_which_quotes_break_their_rules_is_refused_with_the_line(tmp_path: Path, broken: bytes) -> None:
+    records = csv_bytes([[str(number), text] for number, text in enumerate(TEXTS)], "\n")
     path = tmp_path / "broken.csv"
-    for index in (0, 7, 300):
-        path.write_bytes(b"n,text\n" + b"".join([*records[:index], broken + b"\n", *records[index:]]))
-        expected = [*texts[:index], ("broken CSV",), *texts[index:]]
-        assert contents(records_of(path)) == expected
-        assert contents(records_of(path, slice_bytes=500)) == expected
-
-
-@pytest.mark.parametrize("broken", [UNCLOSED, STRAY_QUOTES, b'6,"closed" too early'])
-def test_in_a_file_of_broken_csv_records_each_counts(tmp_path: Path, broken: bytes) -> None:
-    path = tmp_path / "broken.csv"
-    path.write_bytes(b"n,text\n" + (broken + b"\n") * 400)
-    assert contents(records_of(path)) == [("broken CSV",)] * 400
-
-
-def test_a_quote_that_is_never_closed_costs_one_record_of_a_file_without_other_quotes(tmp_path: Path) -> None:
-    path = tmp_path / "open.csv"
-    path.write_bytes(b'text\ngood\n"open\n' + b"more\n" * 1_000)
-    assert contents(records_of(path)) == ["good", ("broken CSV",), *["more"] * 1_000]
-
-
-def test_broken_csv_records_take_time_that_grows_with_the_file_alone(tmp_path: Path) -> None:
-    def seconds(num_records: int, record: bytes) -> float:
-        path = tmp_path / "broken.csv"
-        path.write_bytes(b"n,text\n" + record * num_records)
-        started = time.process_time()
-        assert len(records_of(path)) == num_records
-        return time.process_time() - started
-
-    for record in (b'1,"open\n', STRAY_QUOTES + b"\n"):
-        few, many = (min(seconds(num_records, record) for _ in range(2)) for num_records in (80, 1_280))
-        assert many < 16 * 5 * few  # quadratic work takes 256 times as long
+    for before in (b"", records):
+        path.write_bytes(b"n,text\n" + before + broken + b"\n" + records)
+        line = 2 + before.count(b"\n")
+        for slice_bytes in (WHOLE, 20):
+            with pytest.raises(DataError, match=rf"broken\.csv: .* line {line} .*two quotes.*quoting to"):
+                plan_slices([Source(files=(str(path),))], slice_bytes)
 
 
 @settings(deadline=None, max_examples=80)
@@ -111,7 +79,7 @@ def test_any_slices_of_a_broken_csv_file_give_the_same_records(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any-broken.csv.gz"
     path.write_bytes(gzip.compress(f"n,text\n{''.join(pieces)}".encode()))
-    assert records_of(path, slice_bytes=slice_bytes) == records_of(path)
+    assert outcome(path, slice_bytes) == outcome(path)
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
@@ -126,9 +94,8 @@ def test_a_csv_file_with_another_delimiter_is_read_with_it_and_else_refused_with
     assert contents(records) == TEXTS
     assert records[0].origin == f"{path}:{content.index(b'1' + delimiter.encode())}"
     assert len(plan_slices([Source(files=(str(path),), delimiter=delimiter)], 1)) >= len(TEXTS)
-    with pytest.raises(DataError, match="delimiter") as raised:
+    with pytest.raises(DataError, match=r"other\.csv.* set delimiter"):
         records_of(path)
-    assert str(path) in str(raised.value) and repr(delimiter) in str(raised.value)
 
 
 CELLS = st.text(st.sampled_from("ab湖é\", \n\r\t'0"), min_size=0, max_size=12)

@@ -13,6 +13,7 @@ from backports import zstd
 from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
 from longmlm.data.files import files_of
 from longmlm.data.records import fields_of
+from longmlm.errors import DataError
 from longmlm.hubs.datasets import arrow_files
 from longmlm.settings.prepare import Source
 
@@ -25,6 +26,14 @@ def records_of(
     """Returns the records of files, or of sources, in order."""
     sources = sources or [Source(files=tuple(map(str, files)), **settings)]
     return [record for spans in plan_slices(sources, slice_bytes) for record in read_slice(spans, sources)]
+
+
+def outcome(path: Path, slice_bytes: int = WHOLE) -> list[Document | SetAside] | str:
+    """Returns the records of a file, or why it is refused."""
+    try:
+        return records_of(path, slice_bytes=slice_bytes)
+    except DataError as error:
+        return str(error)
 
 
 def contents(records: Sequence[Document | SetAside]) -> list[str | tuple[str]]:

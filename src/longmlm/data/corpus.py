@@ -11,9 +11,8 @@ from pathlib import Path
 
 from longmlm.artifacts.rows import SPLITS, Split
 from longmlm.data.files import COMPRESSED, Span, files_of, kind_of, readable
-from longmlm.data.foreign_content import UTF16, is_utf16, remedy_of
 from longmlm.data.records import extent_of, fields_of, records_of
-from longmlm.data.texts import BYTE_ORDER_MARK, Absent, Unreadable, value_at
+from longmlm.data.texts import BYTE_ORDER_MARK, REMEDIES, Absent, Unreadable, value_at
 from longmlm.errors import DataError, counted
 from longmlm.folders import write_text
 from longmlm.hubs.datasets import SAVED, shards_of
@@ -101,9 +100,7 @@ def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | S
         name = source.name_of(span.path)
         with readable(span.path):
             for offset, text, group in records_of(span, source):
-                is_readable = isinstance(text, Unreadable) or not is_utf16(text)
-                record = text if is_readable else Unreadable(UTF16)
-                yield document_of(record, f"{name}:{span.first + offset}", span.source, group)
+                yield document_of(text, f"{name}:{span.first + offset}", span.source, group)
 
 
 def sample(
@@ -231,7 +228,7 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
     if not num_documents:
         found_reasons = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
         [(commonest, _)] = reasons.most_common(1) or [("no records", 0)]
-        remedy = remedy_of(commonest, recipe.sources[0].language)
+        remedy = REMEDIES.get(commonest, "check text_field")
         which = "sources that are not held out" if found else "sources"
         raise DataError(f"the {which} hold no document ({found_reasons or commonest}): {remedy}")
     if lowest == highest and not any(source.held_out for source in recipe.sources):

@@ -1,42 +1,35 @@
-"""Records of .csv files, and where reading resumes after a broken one.
+"""Records of .csv files, whose fields may be in quotes and then hold delimiters and ends of lines.
 
-    id,text
-    1,"open
-    2,plain
-    3,"He said "no", and
-    left, smiling."
-    4,"good"
-
-The quote that opens in record 1 is never closed, and the quotes inside record 3 are not doubled. A reader that
-continues after an error takes 'left, smiling."' for a record; one that waits for a closing quote loses record 2. This
-one resumes at the next line that begins a record: a line with as many fields as the header (or more, if it is broken
-itself), unless the next quote that can only open or only close a field closes one, as in 'left, smiling."'.
-
-Where quotes are text, every line is a record.
+A record that has not as many fields as the header is set aside. Where quotes break their rules, records cannot be told
+apart: the file is refused. Where quotes are text, every line is a record.
 """
 
 import csv
+import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from longmlm.data.files import Lines
-from longmlm.data.texts import BYTE_ORDER_MARK, Unreadable
+from longmlm.data.columns import by_name, check_column
+from longmlm.data.files import CHUNK_BYTES, Extent, Lines, Span, count_bytes, ending_of, lines_of, open_bytes
+from longmlm.data.foreign_content import check_content, head_of
+from longmlm.data.texts import (
+    BAD_ENCODING,
+    BROKEN_CSV,
+    BYTE_ORDER_MARK,
+    REMEDIES,
+    FieldsRecord,
+    Unreadable,
+    text_or_reason,
+)
+from longmlm.errors import DataError
+from longmlm.hubs.storage import AnyPath, located
 from longmlm.processes import overlapping
-from longmlm.settings.prepare import Quoting
+from longmlm.settings.prepare import Quoting, Source
 
-# Without limits, a quote that is never closed would hold the rest of a file in memory, at up to 8 bytes a character.
-FIELD_CHARACTERS = 1 << 27
-LOOK_AHEAD_BYTES = 1 << 27
-BROKEN = "broken CSV"
-TOO_LONG = f"broken CSV, or a field of more than {FIELD_CHARACTERS:,} characters"
-BACKSLASHES = "broken CSV: a quote inside a field is escaped with a backslash, not doubled"
-PROBLEMS = (BROKEN, TOO_LONG, BACKSLASHES)
-ODD_QUOTES = re.compile(r'(?<!")"(?:"")*(?!")')  # an even number of them is an empty field, or quotes in a field
-
-QUOTED = r'"(?:[^"]++|"")*+"'  # a field
-QUOTING = {"double": csv.QUOTE_MINIMAL, "none": csv.QUOTE_NONE}
+FIELD_CHARACTERS = 1 << 27  # a quote that is never closed would hold the rest of a file in memory
+HEAD_BYTES = 1 << 20  # of a file, that show whether its fields are in quotes
+NO_HEADER = "; or set delimiter, or add a header, a line of names, if it has none"
 
 Cells = list[str] | Unreadable  # of a record, or why it is broken
 
@@ -52,138 +45,152 @@ def long_fields() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-class DelimitedReader:
-    """Reads records from lines one after the other."""
+def extent_of_csv(path: AnyPath, source: Source) -> Extent:
+    """Returns the length of a file in bytes, and where records begin; raises DataError if it has no column of text."""
+    _header(path, source)
+    length = count_bytes(path)
+    return Extent(length, borders=_borders(path, length, source))
 
-    def __init__(self, lines: Lines, delimiter: str, num_fields: int = 0, quoting: Quoting = "double") -> None:
-        """Starts at a line that begins a record; without `num_fields` it is the header."""
-        self._quoting = QUOTING[quoting]
-        self._lines, self._delimiter, self._num_fields = lines, delimiter, num_fields
-        self._taken: list[bytes] = []  # lines of the current record
 
-    def records(self, end: int) -> Iterator[tuple[int, Cells]]:
-        """Yields the offset and the fields of each record that begins before `end`, or why it is broken.
-
-        Blank lines are not records.
-        """
-        while self._lines.offset < end:
-            begin, cells = self._lines.offset, self._next_record()
-            if not self._taken:
-                return
-            if isinstance(cells, Unreadable):
-                if self._quoting != csv.QUOTE_NONE and any(b'"' in line for line in self._taken):
-                    self._skip_broken()
-                yield begin, cells
-            elif cells:
-                self._num_fields = self._num_fields or len(cells)
-                yield begin, cells
-
-    def _next_record(self) -> Cells:
-        self._taken.clear()
-        try:
-            options: dict[str, Any] = {"delimiter": self._delimiter, "quoting": self._quoting, "strict": True}
-            with long_fields():
-                return next(csv.reader(iter(self._next_line, ""), **options), [])
-        except csv.Error as error:
-            if "field limit" in str(error):
-                return Unreadable(TOO_LONG)
-            return Unreadable(BACKSLASHES if any(b'\\"' in line for line in self._taken) else BROKEN)
-
-    def _next_line(self) -> str:
-        line = self._lines.read()
-        if line:
-            self._taken.append(line)
-        return _decoded(line.removeprefix(BYTE_ORDER_MARK) if self._lines.offset == len(line) else line)
-
-    def _skip_broken(self) -> None:
-        """Moves from the end of a broken record to the next line that begins a record, or to the end of the file."""
-        self._lines.push_back(self._taken[1:])
-        decided_until, opens = -1, True
-        while True:
-            cells = self._next_record()
-            if not self._taken:
-                return
-            self._lines.push_back(self._taken)
-            if isinstance(cells, Unreadable):
-                begins = _decoded(self._taken[0]).count(self._delimiter) + 1 >= self._num_fields
+def fields_of_csv(span: Span, source: Source) -> Iterator[FieldsRecord]:
+    """Yields the offset and the fields of each record of a span after the header, or why it is broken."""
+    path = located(span.path)
+    names = _header(path, source)
+    with lines_of(span) as lines:
+        records = _records(path, lines, span.end, source)
+        if not span.start:
+            next(records)
+        for begin, cells in records:
+            if isinstance(cells, list) and len(cells) == len(names):
+                yield begin, by_name(names, [_text_of(cell) for cell in cells])
             else:
-                begins = len(cells) == self._num_fields
-            if begins and self._lines.offset >= decided_until:
-                decided_until, opens = self._next_quote()
-            if begins and opens:
-                return
-            self._lines.read()
-
-    def _next_quote(self) -> tuple[int, bool]:
-        """Returns the end of the line whose quote decides whether a field is open here, and whether no field is open.
-
-        That is the first quote that can only open or only close a field; without one, none is open.
-        """
-        ahead, opens, until = [], None, self._lines.offset + LOOK_AHEAD_BYTES
-        while opens is None and self._lines.offset < until and (line := self._lines.read()):
-            ahead.append(line)
-            opens = _opens_field(_decoded(line), self._delimiter)
-        decided_until = self._lines.offset
-        self._lines.push_back(ahead)
-        return decided_until, opens is not False
+                yield begin, Unreadable(BROKEN_CSV)
 
 
-def _opens_field(line: str, delimiter: str) -> bool | None:
-    """Returns whether the first quote that can only open or only close a field opens one; None without such a quote."""
-    for quotes in ODD_QUOTES.finditer(line):
-        may_open = line[max(0, quotes.start() - 1) : quotes.start()] in ("", delimiter)
-        may_close = line[quotes.end() : quotes.end() + 1] in ("", "\r", "\n", delimiter)
-        if may_open != may_close:
-            return may_open
-    return None
+def _borders(path: AnyPath, length: int, source: Source) -> Iterator[int]:
+    with open_bytes(path) as stream:
+        for begin, _ in _records(path, Lines(stream), length, source):
+            yield begin
 
 
-def quoting_of(head: str, delimiter: str, is_cut: bool = False) -> Quoting:
-    """Returns whether the lines at the beginning of a file have fields in quotes, or quotes that are text.
+def _header(path: AnyPath, source: Source) -> list[str]:
+    check_content(path)
+    with open_bytes(path) as stream:
+        _, names = next(_records(path, Lines(stream), CHUNK_BYTES, source), (0, list[str]()))
+    if isinstance(names, Unreadable):
+        raise DataError(f"{path}: its first line is not a header, a line of names, or its lines end in CR alone")
+    if any(isinstance(_text_of(name), Unreadable) for name in names):
+        raise DataError(f"{path} has a header that is not UTF-8: {REMEDIES[BAD_ENCODING]}")
+    for field in source.read_fields:
+        check_column(str(path), field, names, source, NO_HEADER)
+    return names
 
-    With tabs, and the header "id text", these records can be read in one way only:
 
-        1   "He said ""no""."      in quotes: two quotes inside are one
-        2   "The first line,       in quotes: without them, "the second" would be a record of one field
-        the second"
-        3   "No," he said.         as text
-        4   "Not closed here,      as text: each line is a record of two fields
-        5   but here."
+def _records(path: AnyPath, lines: Lines, end: int, source: Source) -> Iterator[tuple[int, Cells]]:
+    """Yields the offset and the fields of each record that begins before `end`; blank lines are not records.
 
-    The more frequent way decides, unless names in the header are in quotes. Without any such record, quotes are text.
-    If the file goes on after them (`is_cut`), the last record may end within quotes.
+    Starts at a line that begins a record. Raises DataError where quotes break their rules.
+    """
+    quoting = _quoting(path, source)
+    line = b""
+
+    def decoded() -> Iterator[str]:
+        nonlocal line
+        while line := lines.read():
+            is_first = lines.offset == len(line)
+            yield _decoded(line.removeprefix(BYTE_ORDER_MARK) if is_first else line)
+
+    how = csv.QUOTE_NONE if quoting == "none" else csv.QUOTE_MINIMAL
+    reader = csv.reader(decoded(), delimiter=_delimiter(path, source), quoting=how, strict=True)
+    while (begin := lines.offset) < end:
+        try:
+            with long_fields():
+                cells: Cells | None = next(reader, None)
+        except csv.Error as error:
+            is_one_line = quoting == "none" or ("new-line" in str(error) and b'"' not in line)
+            if not is_one_line:
+                raise DataError(
+                    f"{path}: the record that begins in line {_line_number(path, begin):,} breaks the rules of quoting "
+                    f'({error}): write two quotes for one inside a field, or set quoting to "none" if quotes are text'
+                ) from error
+            cells = Unreadable(BROKEN_CSV)
+        if cells is None:
+            return
+        if cells:
+            yield begin, cells
+
+
+def _line_number(path: AnyPath, offset: int) -> int:
+    with open_bytes(path) as stream:
+        lines, number = Lines(stream), 1
+        while lines.offset < offset:
+            lines.read()
+            number += 1
+    return number
+
+
+def _delimiter(path: AnyPath, source: Source) -> str:
+    return source.delimiter or ("\t" if ending_of(path) == ".tsv" else ",")
+
+
+def _quoting(path: AnyPath, source: Source) -> Quoting:
+    """Returns whether fields are in quotes, or quotes are text: as set, or else, between tabs, as the file begins.
+
+    Without quotes, a text could not have a comma or semicolon.
+    """
+    delimiter = _delimiter(path, source)
+    if source.quoting or delimiter in (",", ";"):
+        return source.quoting or "double"
+    head = head_of(path, HEAD_BYTES)
+    if is_cut := len(head) >= HEAD_BYTES - len(BYTE_ORDER_MARK):
+        head = head[: head.rfind(b"\n") + 1]
+    if quoting := quoting_of(_decoded(head), delimiter, is_cut):
+        return quoting
+    raise DataError(
+        f"{path}: some of its first records have more or fewer fields than its header, whether or not quotes are text: "
+        'set quoting to "double" if fields are in quotes, to "none" if quotes are text'
+    )
+
+
+def quoting_of(head: str, delimiter: str, is_cut: bool = False) -> Quoting | None:
+    """Returns the way of reading quotes in which all lines at the beginning of a file have the fields of its header.
+
+    Where both ways do, quotes are text, unless a quoted field has two quotes for one inside, or a table of one column
+    has fields of several lines. None where neither does. If the file goes on after these lines (`is_cut`), the last
+    record may end within quotes.
     """
     mark = re.escape(delimiter)
-    cell = rf'(?:{QUOTED}|[^"\r\n{mark}]*+)'
-    record = re.compile(rf"{cell}(?:{mark}{cell})*+(?:\r?\n|\Z)")
-    unfinished = re.compile(rf'(?:{cell}{mark})*+"(?:[^"]++|"")*+\Z')
-    votes = num_fields = offset = 0
-    while offset < len(head):
-        found = record.match(head, offset)
-        end = found.end() if found else head.find("\n", offset) + 1 or len(head)
-        begin, text, offset = offset, head[offset:end], end
-        if not num_fields:
-            if found and '"' in text:
-                return "double"
-            num_fields = text.count(delimiter) + 1
-        elif is_cut and not found and unfinished.match(head, begin):
-            votes, offset = votes + (_vote(head[begin:], False, delimiter, num_fields) or 1), len(head)
-        elif '"' in text:
-            votes += _vote(text, found is not None, delimiter, num_fields)
-    return "double" if votes > 0 else "none"
+    lines = [line for line in head.split("\n") if line.strip("\r")]
+    if lines and re.match(rf'(?:[^"]*{mark})?"', lines[0]):
+        return "double"
+    as_text, in_quotes = [line.split(delimiter) for line in lines], _read_with_quotes(head, delimiter, is_cut)
+    is_text, is_quoted = _has_equal_lengths(as_text), _has_equal_lengths(in_quotes)
+    is_doubled = re.search(rf'(?:^|{mark})"[^"\n]*(?:""[^"\n]*)+"(?=[\r\n{mark}]|\Z)', head, re.MULTILINE) is not None
+    has_long_fields = is_text and len(as_text[0]) == 1 and len(in_quotes) < len(as_text)
+    if is_quoted and (is_doubled or has_long_fields or not is_text):
+        return "double"
+    has_quoted = re.search(rf'(?:^|{mark})"', head, re.MULTILINE) is not None
+    return None if has_quoted and (is_doubled or not is_text) else "none"
 
 
-def _vote(text: str, may_have_quoted_fields: bool, delimiter: str, num_fields: int) -> int:
-    """Returns 1 for a record that can only be read with fields in quotes, -1 with quotes as text, 0 for both."""
-    lines = [line for line in text.split("\n") if line.strip("\r")]
-    fits_as_text = all(line.count(delimiter) + 1 == num_fields for line in lines)
-    if may_have_quoted_fields and re.sub(QUOTED, "", text).count(delimiter) + 1 == num_fields:
-        is_doubled = any('""' in field[1:-1] for field in re.findall(QUOTED, text))
-        if is_doubled or not fits_as_text or len(lines) > num_fields == 1:
-            return 1
-        return -int(len(lines) > 1)
-    return -int(fits_as_text)
+def _read_with_quotes(head: str, delimiter: str, is_cut: bool) -> list[list[str]]:
+    """Returns the records with fields in quotes; none if they break the rules."""
+    records = list[list[str]]()
+    try:
+        with long_fields():
+            records.extend(filter(None, csv.reader(io.StringIO(head, newline="\n"), delimiter=delimiter, strict=True)))
+    except csv.Error as error:
+        return records if is_cut and "end of data" in str(error) else []
+    return records
+
+
+def _has_equal_lengths(records: list[list[str]]) -> bool:
+    return len({len(record) for record in records}) == 1
 
 
 def _decoded(line: bytes) -> str:
     return line.decode(errors="surrogateescape")
+
+
+def _text_of(cell: str) -> str | Unreadable:
+    return text_or_reason(cell.encode(errors="surrogateescape"))

@@ -259,22 +259,16 @@ class Span:
 
 
 class Lines:
-    """The lines of a stream, which can be pushed back; `offset` is where the next one begins."""
+    """The lines of a stream; `offset` is where the next one begins."""
 
     def __init__(self, stream: io.BufferedIOBase) -> None:
         self._stream, self.offset = stream, 0
-        self._waiting: deque[bytes] = deque()
 
     def read(self) -> bytes:
         """Returns the next line with its end; nothing at the end of the file."""
-        line = self._waiting.popleft() if self._waiting else self._stream.readline()
+        line = self._stream.readline()
         self.offset += len(line)
         return line
-
-    def push_back(self, lines: Sequence[bytes]) -> None:
-        """Makes the lines that were read last, in their order, the next ones again."""
-        self._waiting.extendleft(reversed(lines))
-        self.offset -= sum(map(len, lines))
 
 
 @contextmanager

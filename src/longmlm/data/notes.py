@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 
 from longmlm.artifacts.rows import SPLITS, RowsManifest
 from longmlm.data.corpus import SAMPLED_FILES, paths_of
-from longmlm.data.delimited import PROBLEMS
 from longmlm.data.encoding import encode_batch
 from longmlm.data.files import Span, files_of, kind_of, readable
-from longmlm.data.foreign_content import HEAD_CHARACTERS, MARKUP, head_of, remedy_of
+from longmlm.data.foreign_content import HEAD_BYTES, MARKUP, head_of
 from longmlm.data.records import WHOLE_FILE, records_of
-from longmlm.data.texts import Unreadable
+from longmlm.data.texts import REMEDIES, Unreadable
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import counted
 from longmlm.hubs.datasets import is_local
@@ -31,7 +30,7 @@ def markup_note(sources: Sequence[Source]) -> str | None:
     """Returns what to do about local texts that begin like HTML or XML, whose tags become tokens; None without any."""
     names = [[name for name in source.files if not is_url(name)] for source in sources]
     paths = [path for files in names for path in files_of(files) if kind_of(path) == ".txt"]
-    tagged = [path for path in paths if MARKUP.match(head_of(path, HEAD_CHARACTERS))]
+    tagged = [path for path in paths if MARKUP.match(head_of(path, HEAD_BYTES))]
     if not tagged:
         return None
     return (
@@ -47,9 +46,9 @@ def rows_notes(manifest: RowsManifest) -> Iterator[str]:
     """
     report, plan = manifest.report, manifest.plan
     num_records = report.train.documents + report.held_out.documents + sum(report.set_aside.values())
-    for reason in (name for name in PROBLEMS if report.set_aside.get(name, 0) > MAX_BROKEN_SHARE * num_records):
+    for reason in (name for name in REMEDIES if report.set_aside.get(name, 0) > MAX_BROKEN_SHARE * num_records):
         share = f"{report.set_aside[reason]:,} of {counted(num_records, 'record')}"
-        yield f"note: {share} are {reason}: {remedy_of(reason, '')}"
+        yield f"note: {share} are {reason}: {REMEDIES[reason]}"
     tokens = {
         name: counts
         for name, source, *counts in zip(

@@ -5,8 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 BLANK_LINE = "\n\n"
-BAD_ENCODING = "bad UTF-8"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+BAD_ENCODING, CUT_SURROGATE = "bad UTF-8", "half a surrogate pair"
+BROKEN_CSV, BROKEN_JSON, NO_OBJECT = "broken CSV", "broken JSON", "not a JSON object"
+ONE_OBJECT = "write one object per line, as `jq -c . OLD > NEW.jsonl` does"
+REMEDIES = {  # of records that were set aside for these reasons
+    BAD_ENCODING: "save the files as UTF-8, as `iconv -f ENCODING -t UTF-8 OLD > NEW` does",
+    BROKEN_CSV: 'check delimiter, and set quoting to "none" if quotes are text, to "double" if fields are in quotes',
+    BROKEN_JSON: ONE_OBJECT,
+    NO_OBJECT: ONE_OBJECT,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longmlm.data.corpus import SetAside
-from longmlm.data.delimited import PROBLEMS
 from longmlm.data.files import files_of, kind_of, open_bytes
-from longmlm.data.foreign_content import remedy_of
-from longmlm.data.texts import BAD_ENCODING, Unreadable
+from longmlm.data.texts import REMEDIES, Unreadable
 from longmlm.downstream.records import GivenSplit, LabelledDocument, labelled_documents, labelled_fields
 from longmlm.downstream.settings import LabelledTask
 from longmlm.errors import DataError, counted
@@ -185,8 +183,8 @@ def _remedy(task: LabelledTask, aside: Sequence[SetAside]) -> str:
     """Returns what to change where no record can be read, or has the fields that are named in data; else nothing."""
     data = task.data
     reasons = {item.reason for item in aside}
-    if reasons and reasons <= {BAD_ENCODING, *PROBLEMS}:
-        return f"; {remedy_of(min(reasons), 'en')}"
+    if reasons and reasons <= REMEDIES.keys():
+        return f"; {REMEDIES[min(reasons)]}"
     names = next((list(fields) for _, fields, *_ in labelled_fields(data) if not isinstance(fields, Unreadable)), [])
     if names:
         shown = ", ".join(map(repr, names))
@@ -194,8 +192,5 @@ def _remedy(task: LabelledTask, aside: Sequence[SetAside]) -> str:
         return f"; the fields are {shown}: name them in data" if lacks_field else ""
     if data.dataset:
         return "; the records have no fields"
-    files = files_of(data.files)
-    if not any(path.stat().st_size for path in files):
-        return f"; {', '.join(data.files)} is empty"
-    is_json = {kind_of(path) for path in files} == {".jsonl"}
-    return f"; {', '.join(data.files)} is not JSONL, one object per line" if is_json else "; the records have no fields"
+    is_empty = not any(path.stat().st_size for path in files_of(data.files))
+    return f"; {', '.join(data.files)} is empty" if is_empty else "; the records have no fields"

@@ -14,7 +14,6 @@ import orjson
 
 from longmlm.data.corpus import SetAside
 from longmlm.data.files import files_of, kind_of, readable
-from longmlm.data.foreign_content import UTF16, is_utf16
 from longmlm.data.records import fields_of
 from longmlm.data.texts import Fields, Unreadable, value_at
 from longmlm.downstream.artifacts import LabelledSpan
@@ -165,8 +164,6 @@ def _text(fields: Fields, name: str) -> str:
         raise ValueError(f"field {name!r} is not text")
     if not text or text.isspace():
         raise ValueError(f"field {name!r} is empty")
-    if is_utf16(text):
-        raise ValueError(UTF16)
     return text
 
 

@@ -1,4 +1,4 @@
-"""Arrays of objects: the same records wherever slices cut them, broken ones set aside, in bounded memory."""
+"""Arrays of objects: the same records wherever slices cut them, in bounded memory; a broken one is refused."""
 
 import json
 import tracemalloc
@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data import json_array
+from longmlm.data import json_objects
 from longmlm.data.corpus import plan_slices, read_slice
+from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
-from tests.support.corpora import contents, records_of
+from tests.support.corpora import WHOLE, contents, records_of
 
 TEXTS = ['brackets ]}[{ and "quotes"', "a\\", "\\", "", "湖水", "x" * 5_000]
 VALUES = st.recursive(
@@ -32,7 +33,7 @@ def test_elements_are_those_of_a_parser_whatever_the_chunks_and_slices(
     path.write_text(json.dumps(objects, indent=indent, ensure_ascii=False) if is_array else ends, encoding="utf-8")
     expected = [one["text"] for one in objects]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_array, "CHUNK_BYTES", chunk)
+        patch.setattr(json_objects, "CHUNK_BYTES", chunk)
         for slice_bytes in (1, 100, 1 << 40):
             found = records_of(path, slice_bytes=slice_bytes)
             assert contents(found) == expected
@@ -40,28 +41,36 @@ def test_elements_are_those_of_a_parser_whatever_the_chunks_and_slices(
             assert [content[int(one.origin.rpartition(":")[2])] for one in found] == [ord("{")] * len(found)
 
 
-BROKEN = {
-    b'{"text": 5" wide"}': "a quote too few",
-    b'{"text": "cut': "never closed",
-    b'{"text": "a", "list": [1, 2}': "a bracket of another kind",
-    b'{"text": }': "no value",
-    b"12": "a number",
-    b'"text"': "a string",
-    b"nul": "a word",
-    b'["a", "b"]': "a list, whose items are strings",
+BROKEN = {  # an element, and the place in it
+    b'{"text": 5" wide"}': 10,
+    b'{"text": "cut': 17,  # the next quote closes the string
+    b'{"text": "a", "list": [1, 2}': 27,
+    b'{"text": }': 9,
+    b"nul": 0,
+    b'{"a": %b}' % (b"[" * 5_000): 0,
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=BROKEN.values())
-@pytest.mark.parametrize("end", [b",\n", b", "])
-def test_a_broken_element_does_not_cost_those_after_the_next(tmp_path: Path, broken: bytes, end: bytes) -> None:
-    sound = [b'{"text": "text %d"}' % number for number in range(40)]
-    (tmp_path / "a.json").write_bytes(b"[" + end.join([*sound[:20], broken, *sound[20:]]) + b"]")
-    found = contents(records_of(tmp_path / "a.json"))
-    texts = [one for one in found if isinstance(one, str)]
-    assert set(texts) >= {f"text {number}" for number in range(40) if number != 20}
-    assert any(isinstance(one, tuple) for one in found)
-    assert contents(records_of(tmp_path / "a.json", slice_bytes=50)) == found
+@pytest.mark.parametrize("broken", BROKEN, ids=range(len(BROKEN)))
+@pytest.mark.parametrize("chunk", [9, 1 << 20])
+def test_a_broken_element_is_refused_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bytes, chunk: int
+) -> None:
+    monkeypatch.setattr(json_objects, "CHUNK_BYTES", chunk)
+    before = "[" + "".join(f'{{"text": "湖水 {number}"}},\n' for number in range(20))
+    (tmp_path / "a.json").write_bytes(before.encode() + broken + b', {"text": "last"}]')
+    place = len(before.encode()) + BROKEN[broken]
+    for slice_bytes in (50, WHOLE):
+        with pytest.raises(DataError, match=rf"a\.json is broken at byte {place:,} .*one object per line"):
+            plan_slices([Source(files=(str(tmp_path / "a.json"),))], slice_bytes)
+
+
+def test_an_element_that_is_no_object_is_set_aside_and_lists_are_entered(tmp_path: Path) -> None:
+    content = b'\xef\xbb\xbf[12, "text", [{"text": "a"}], {"text": "caf\xe9"}, {"text": "b"}] {"text": "c"}\n7'
+    (tmp_path / "a.json").write_bytes(content)
+    expected = [("not a JSON object",)] * 2 + ["a", ("bad UTF-8",), "b", "c", ("not a JSON object",)]
+    for slice_bytes in (1, WHOLE):
+        assert contents(records_of(tmp_path / "a.json", slice_bytes=slice_bytes)) == expected
 
 
 def test_memory_does_not_grow_with_the_array(tmp_path: Path) -> None:
