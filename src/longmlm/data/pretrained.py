@@ -14,7 +14,13 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from longmlm.data.tokenizer_parts import contradicted_option, differing_parts, guessed_options, use_parts
+from longmlm.data.tokenizer_parts import (
+    check_options,
+    contradicted_option,
+    differing_parts,
+    use_parts,
+    with_space_before_mask,
+)
 from longmlm.errors import DataError
 from longmlm.folders import parse_json
 from longmlm.hubs.model_files import CONFIG
@@ -42,8 +48,8 @@ class Pretrained:
 def load_pretrained(name: str, folder: Path) -> Pretrained:
     """Returns the tokenizer in a folder as its files describe it, with truncation and padding off.
 
-    Without a tokenizer.json, options that no file states are taken from the vocabulary. Raises DataError if its files
-    contradict each other or if the vocabulary leaves an option open, and the libraries' own errors.
+    Raises DataError if its files contradict each other or do not state an option that its vocabulary was made with, and
+    the libraries' own errors.
     """
     path, config = folder / TOKENIZER_FILE, folder / CONFIG
     if not path.is_file() and config.is_file():
@@ -59,8 +65,10 @@ def load_pretrained(name: str, folder: Path) -> Pretrained:
             return Pretrained(pretrained)
         if path.is_file():
             return _as_in_file(name, folder, pretrained, Tokenizer.from_file(str(path)))
-        options, notes = guessed_options(name, pretrained, _json(folder / CONFIG_FILE))
-        return Pretrained(_rebuilt(folder, **options) if options else pretrained, notes)
+        stated = _json(folder / CONFIG_FILE)
+        check_options(name, pretrained, stated)
+        mask = with_space_before_mask(pretrained, stated)
+        return Pretrained(_rebuilt(folder, **mask) if mask else pretrained)
 
 
 def forget_lengths(pretrained: Any) -> None:

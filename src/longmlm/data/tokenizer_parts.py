@@ -3,7 +3,7 @@
 import json
 import re
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -99,44 +99,38 @@ def _flags(token: AddedToken) -> tuple[object, ...]:
 CLEAR_SHARE = 0.05  # of all pieces or of single letters: a few words may have been added to a vocabulary by hand
 WORD_START = re.compile("^(##|▁)")
 SPECIAL = re.compile(r"\[.+\]|<.+>")
-CHINESE = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
+CHINESE = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]{2}")
+KEEPING: dict[str, tuple[bool, Callable[[str], bool]]] = {  # the value with which such pieces occur in texts
+    "do_lower_case": (False, lambda piece: piece.lower() != piece),
+    "strip_accents": (False, lambda piece: unicodedata.normalize("NFD", piece) != piece),
+    "keep_accents": (True, lambda piece: unicodedata.normalize("NFD", piece) != piece),
+    "tokenize_chinese_chars": (False, lambda piece: CHINESE.search(piece) is not None),
+}
 
 
-def guessed_options(name: str, pretrained: Any, stated: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns options with which the pieces of a vocabulary can occur in a text, and notes for the user.
+def check_options(name: str, pretrained: Any, stated: Mapping[str, Any]) -> None:
+    """Raises DataError if tokenizer_config.json (`stated`) lacks an option that the vocabulary was made with.
 
-    `stated` is tokenizer_config.json. Raises DataError for options in it that transformers ignores, and for a
-    vocabulary of Chinese words, which only a program of its authors can find in a text.
+    That is so if many of its pieces occur in no text with the default of transformers. It is raised too for options
+    that transformers ignores.
     """
     if stated.get("do_basic_tokenize") is False or stated.get("never_split"):
         raise DataError(
             f"{name}: its tokenizer_config.json sets do_basic_tokenize or never_split, which transformers ignores: put "
             "a tokenizer.json next to it"
         )
-    pieces = _pieces(pretrained)
-    _check_chinese(name, pretrained, stated, pieces)
-    options, notes = _with_space_before_mask(pretrained, stated), []
-    for option, value, is_changed in (
-        ("do_lower_case", False, _has_capitals),
-        ("strip_accents", False, _has_accents),
-        ("keep_accents", True, _has_accents),
-    ):
-        follows_case = option == "strip_accents" and "do_lower_case" in options
-        if option not in pretrained.init_kwargs or stated.get(option) is not None or follows_case:
+    pieces, normalizer = _pieces(pretrained), pretrained.backend_tokenizer.normalizer
+    for option, (value, is_kept) in KEEPING.items():
+        if option not in pretrained.init_kwargs or stated.get(option) is not None or not normalizer:
             continue
-        normalizer = pretrained.backend_tokenizer.normalizer
-        lost = [piece for piece in pieces if is_changed(piece) and normalizer.normalize_str(piece) != piece]
-        if not lost:
-            continue
-        what = f"{len(lost):,} of {counted(len(pieces), 'token')} in its vocabulary, such as {lost[-1]},"
-        stated_as = json.dumps(value)
+        lost = [piece for piece in pieces if is_kept(piece) and normalizer.normalize_str(piece).strip() != piece]
         if _is_clear(lost, pieces):
-            options[option] = value
-            finding = f"it is {stated_as}, as {what} could not occur otherwise"
-        else:
-            finding = f"{what} cannot occur; to keep them, state {option} = {stated_as} in a tokenizer_config.json"
-        notes.append(f"{name}: no file states {option}: {finding}")
-    return options, tuple(notes)
+            missing = json.dumps({option: value})
+            raise DataError(
+                f"{name}: no file states {option}, and by default no text gets {len(lost):,} of "
+                f"{counted(len(pieces), 'token')} in its vocabulary, such as {lost[-1]}: write {missing} to its "
+                "tokenizer_config.json, or put its tokenizer.json next to it"
+            )
 
 
 def _pieces(pretrained: Any) -> list[str]:
@@ -144,16 +138,6 @@ def _pieces(pretrained: Any) -> list[str]:
     ids = pretrained.get_vocab()
     ordinary = (piece for piece in sorted(ids, key=ids.get) if not SPECIAL.fullmatch(piece))
     return [WORD_START.sub("", piece) for piece in ordinary if piece not in pretrained.all_special_tokens]
-
-
-def _has_capitals(piece: str) -> bool:
-    return piece.lower() != piece
-
-
-def _has_accents(piece: str) -> bool:
-    """Returns whether a piece in lower case has marks that are not spacing, such as the dots of ä."""
-    is_mark = (unicodedata.category(character) == "Mn" for character in unicodedata.normalize("NFD", piece))
-    return piece.lower() == piece and any(is_mark)
 
 
 def _is_clear(lost: Collection[str], pieces: Collection[str]) -> bool:
@@ -166,20 +150,7 @@ def _is_clear(lost: Collection[str], pieces: Collection[str]) -> bool:
     return len(lost) >= CLEAR_SHARE * len(pieces) or len(single) > CLEAR_SHARE * len(letters)
 
 
-def _check_chinese(name: str, pretrained: Any, stated: Mapping[str, Any], pieces: Collection[str]) -> None:
-    """Raises DataError if many pieces are Chinese words, which would be split into characters."""
-    option = "tokenize_chinese_chars"
-    words = [piece for piece in pieces if len(piece) > 1 and CHINESE.search(piece)]
-    if option in pretrained.init_kwargs and stated.get(option) is None and len(words) >= CLEAR_SHARE * len(pieces) > 0:
-        number = counted(len(words), "word")
-        raise DataError(
-            f"{name}: its vocabulary has {number} of several Chinese characters, such as {words[-1]}, and "
-            f"no file says how texts are split into words: put its tokenizer.json next to it, or state {option} in its "
-            "tokenizer_config.json"
-        )
-
-
-def _with_space_before_mask(pretrained: Any, stated: Mapping[str, Any]) -> dict[str, Any]:
+def with_space_before_mask(pretrained: Any, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the mask token of a tokenizer whose pieces hold the space before a word: so does the mask then.
 
     Only tokenizer.json says so; older versions of transformers made it so.

@@ -1,6 +1,7 @@
-"""Options that no file states: those with which the tokens of a vocabulary can occur."""
+"""Tokenizers without a tokenizer.json: options that their vocabulary was made with have to be stated."""
 
 import json
+import re
 import string
 import sys
 from pathlib import Path
@@ -39,44 +40,30 @@ def tokens(folder: Path, text: str) -> list[str]:
     ("words", "text", "expected", "option"),
     [
         (LOWER, "The Lake", ["the", "lake"], None),
-        (CASED, "The Lake", ["The", "Lake"], "do_lower_case = |do_lower_case: it is false"),
-        (UMLAUTS, "Für", ["für"], "strip_accents: it is false"),
+        ([*LOWER, "COVID"], "The Lake", ["the", "lake"], None),
+        (CASED, "The Lake", ["The", "Lake"], {"do_lower_case": False}),
+        (UMLAUTS, "Für", ["für"], {"strip_accents": False}),
+        (CHINESE, "中国", ["中国"], {"tokenize_chinese_chars": False}),
+        ([*LOWER, *"中国人民法院"], "中国", ["中", "国"], None),
     ],
 )
-def test_case_and_accents_are_those_of_the_vocabulary(
-    family: str, words: list[str], text: str, expected: list[str], option: str | None, tmp_path: Path
+def test_an_option_that_the_vocabulary_was_made_with_has_to_be_stated(
+    family: str, words: list[str], text: str, expected: list[str], option: dict[str, bool] | None, tmp_path: Path
 ) -> None:
     folder = model_folder(tmp_path / "model", words, family)
+    if option:
+        for load in (load_vocabulary, lambda name: load_tokenizer(name, folder)):
+            with pytest.raises(
+                DataError, match=rf"write {re.escape(json.dumps(option))} to its tokenizer_config\.json"
+            ):
+                load(str(folder))
+        (folder / "tokenizer_config.json").write_text(json.dumps(option))
     assert tokens(folder, text) == expected
-    notes = load_vocabulary(str(folder)).notes
-    assert load_tokenizer(str(folder), folder).notes == notes
-    assert len(notes) == (option is not None)
-    assert not option or any(part in notes[0] for part in option.split("|"))
 
 
-@pytest.mark.parametrize(("stated", "expected"), [(True, ["the", "lake"]), (False, ["The", "Lake"])])
-def test_stated_option_is_followed(stated: bool, expected: list[str], tmp_path: Path) -> None:
-    folder = model_folder(tmp_path / "model", CASED, do_lower_case=stated)
-    assert tokens(folder, "The Lake") == expected
-    assert load_vocabulary(str(folder)).notes == ()
-    unrelated = model_folder(tmp_path / "other", CASED, model_max_length=512)
-    assert tokens(unrelated, "The Lake") == ["The", "Lake"]
-
-
-def test_a_few_words_that_cannot_occur_are_noted(tmp_path: Path) -> None:
-    folder = model_folder(tmp_path / "model", [*LOWER, "COVID"])
-    assert tokens(folder, "Lake") == ["lake"]
-    (note,) = load_vocabulary(str(folder)).notes
-    assert "COVID" in note and "state do_lower_case = false" in note
-
-
-def test_chinese_words_are_refused_unless_it_is_stated_how_texts_are_split(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="words of several Chinese characters, such as 中国人民"):
-        load_vocabulary(str(model_folder(tmp_path / "model", CHINESE)))
-    stated = model_folder(tmp_path / "stated", CHINESE, tokenize_chinese_chars=False)
-    assert tokens(stated, "中国") == ["中国"]
-    characters = model_folder(tmp_path / "characters", [*LOWER, *"中国人民法院"])
-    assert tokens(characters, "中国") == ["中", "国"]
+def test_a_stated_option_is_followed(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model", CASED, do_lower_case=True, model_max_length=512)
+    assert tokens(folder, "The Lake") == ["the", "lake"]
 
 
 @pytest.mark.parametrize("option", [{"do_basic_tokenize": False}, {"never_split": ["lake"]}])
