@@ -11,12 +11,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import wandb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.proto.wandb_internal_pb2 import Record
 
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.settings.pretrain import PretrainConfig, Tracking
 from longmlm.training import tracker
+from tests.artifacts.test_metrics import at
 from tests.support.training import evaluation_lines, losses, train_until
 
 pytestmark = pytest.mark.usefixtures("no_account")
@@ -137,9 +139,9 @@ def assert_without_secrets(run: Path, name: str, printed: str) -> None:
 
 
 def test_wandb_shows_a_run_that_crashed_as_one_with_settings_and_predictions_and_without_secrets(
-    settings, train, planted, capfd
+    settings, train, planted, tmp_path, capfd
 ):
-    settings = tracked_by("wandb", settings)
+    settings, exit_before = tracked_by("wandb", settings), sys.exit
     train_until(settings, 6)
     run = train(settings)
     first, start = offline_runs(run)
@@ -172,7 +174,20 @@ def test_wandb_shows_a_run_that_crashed_as_one_with_settings_and_predictions_and
     assert codes == [[1], [0]]
     printed = "".join(capfd.readouterr())
     assert "`wandb sync" in printed and planted
+    assert sys.exit is exit_before
+    plain = train(replace(settings, run=str(tmp_path / "plain"), tracking=Tracking()))
+    assert losses(run) == losses(plain)
     assert_without_secrets(run, "wandb", printed)
+
+
+def test_an_address_with_a_password_which_the_client_would_log_is_refused(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("WANDB_BASE_URL", "http://somebody:planted@127.0.0.1:9")
+    with tracker.tracked(tmp_path, Tracking(tracker="wandb"), "", None, lambda _: None) as show:
+        show(at(1))
+    wandb.teardown()
+    assert "wandb failed (ValueError: the W&B client would log the password" in capfd.readouterr().out
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"planted" in content for content in files)
 
 
 def test_tensorboard_shows_a_run_that_crashed_without_secrets_and_training_is_as_without_it(

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,13 +137,16 @@ def finished(settings, uninterrupted) -> Path:
 
 
 @pytest.fixture
-def no_account(monkeypatch, tmp_path) -> None:
+def no_account(monkeypatch, tmp_path) -> Iterator[None]:
     """Nobody is logged in at W&B, clients write below tmp_path, and a busy machine may be slow."""
     monkeypatch.setattr(tracker, "PATIENCE_SECONDS", 120.0)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
+    yield
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        del os.environ[name]
 
 
 def with_recipe(settings: PretrainConfig, **changes: object) -> PretrainConfig:

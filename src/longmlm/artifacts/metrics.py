@@ -78,7 +78,7 @@ Metrics = TrainingMetrics | EvaluationMetrics
 
 
 class MetricsFile:
-    """The metrics of a run folder: written by training, read by reports and trackers."""
+    """The metrics of a run folder: written by training, read by reports."""
 
     def __init__(self, run: Path) -> None:
         self.path = run / METRICS_FILE

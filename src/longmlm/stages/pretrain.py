@@ -43,7 +43,7 @@ from longmlm.runtime.launch import launch, resolved_precision, seed_process, shu
 from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.masking import pair_kind
-from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.pretrain import PretrainConfig, Tracking
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import check_room, first_cursor, run_precision
 from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch, zero_stage
@@ -95,13 +95,13 @@ def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | N
         if is_main:
             check_still_newest(run.folder, resumed_from)
         with training_page(config, task, run) as page:
-            run = replace(run, show=page.show)
-            state = start(task, run, resumed_from)
-            tracker = config.tracking.tracker if is_main else None
-            answer = f"finishing step {state.step + 1}, then saving"
-            with stop_on_signal(answer) as stop, tracked(run.folder, tracker, state if resumed_from else None):
-                page.start(state.step)
-                state = train(task, run, state, stop)
+            tracking = config.tracking if is_main else Tracking()
+            with tracked(run.folder, tracking, task.record.settings, resumed_from, page.show) as show:
+                run = replace(run, show=show)
+                state = start(task, run, resumed_from)
+                with stop_on_signal(f"finishing step {state.step + 1}, then saving") as stop:
+                    page.start(state.step)
+                    state = train(task, run, state, stop)
             if is_main:
                 print(write_summary(run, state))
                 ending = "finished"

@@ -1,43 +1,39 @@
-"""Shows a run in Weights & Biases or TensorBoard, from a separate process that `tracked` starts.
+"""Shows a run in Weights & Biases or TensorBoard, through their own clients in the process that trains.
 
-That process reads metrics.jsonl as the file grows. So when a tracker fails, hangs or waits for a network, training
-neither fails nor waits, and what it shows is what the file says.
+A thread passes the lines of metrics on: when a tracker fails, hangs or waits for a network, training neither fails nor
+waits.
 """
 
 import json
 import math
 import os
 import secrets
-import signal
-import subprocess
 import sys
 import threading
-import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Literal
 
 from longmlm.artifacts.accuracy import accuracy_difference
 from longmlm.artifacts.artifact import dump
-from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, TrainingMetrics, parse_line
-from longmlm.artifacts.run import TrainState
+from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, TrainingMetrics
 from longmlm.errors import TrainingError
 from longmlm.folders import parse_json, write_json
 from longmlm.hubs.transfers import USER_IN_ADDRESS, redact
-from longmlm.processes import ignore_stop_signals
 from longmlm.progress import message
-from longmlm.training.run_folder import SETTINGS
+from longmlm.settings.pretrain import Tracking
+from longmlm.training.run_folder import read_state
 
 IDENTITY = "tracker.json"
-DONE = b"done"
-POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 30.0
 NOT_PLOTTED = ("format", "step")
 RECOVERY = ("base_chunks", "base_cut", "recovered_at_step", "recovered_at_tokens")
 
+Show = Callable[[Metrics | None], None]  # see Run
 Settings = dict[str, Any]  # Any: tables of settings.toml, shown as they are
 
 
@@ -51,48 +47,55 @@ def check_installed(tracker: Literal["wandb", "tensorboard"] | None) -> None:
 
 
 @contextmanager
-def tracked(run: Path, tracker: str | None, resumed: TrainState | None) -> Iterator[None]:
-    """Shows a run's metrics in the tracker while the block runs, then prints the tracker's last line.
+def tracked(run: Path, tracking: Tracking, settings: str, resumed_from: Path | None, show: Show) -> Iterator[Show]:
+    """Yields a function that shows a line of metrics as `show` does, and in the tracker, whose last line it prints.
 
-    Of a resumed run, it shows what comes after the state that it resumes from; an evaluation of that step too, if the
-    state has no result of it.
-    A tracker that has not exited PATIENCE_SECONDS after the block is killed.
+    `settings` are those of the run, in TOML; `resumed_from` is a checkpoint, None if the run begins. A tracker that
+    raises shows nothing more; one that has not finished PATIENCE_SECONDS after the block is left behind.
     """
-    if tracker is None:
-        yield
+    if tracking.tracker is None:
+        yield show
         return
-    after, is_evaluated = (resumed.step, resumed.accuracy_here is not None) if resumed else (-1, True)
-    options = (str(run), str(after), str(int(is_evaluated)), str(PATIENCE_SECONDS))
-    command = [sys.executable, "-P", "-m", "longmlm.training.tracker", *options]
-    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    lines = SimpleQueue[Metrics | bool]()
+    thread = threading.Thread(target=_show, args=(lines, run, tracking, settings, resumed_from), daemon=True)
+    thread.start()
+
+    def show_both(line: Metrics | None) -> None:
+        show(line)
+        if line:
+            lines.put(line)
+
+    went_well = False
     try:
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True)
-    except OSError as error:
-        message(_failure(tracker, str(error)))
-        yield
-        return
-    reporter = threading.Thread(target=_report, args=(process, tracker), daemon=True)
-    reporter.start()
-    assert process.stdin is not None
-    try:
-        yield
-        with suppress(BrokenPipeError):
-            process.stdin.write(DONE)
+        yield show_both
+        went_well = True
     finally:
-        process.stdin.close()
-        reporter.join(PATIENCE_SECONDS)
-        process.kill()
-        reporter.join()
+        lines.put(went_well)
+        thread.join(PATIENCE_SECONDS)
+        if thread.is_alive():
+            message(_failure(tracking.tracker, f"not finished {PATIENCE_SECONDS:.0f} s after training"))
 
 
-def _report(process: subprocess.Popen[bytes], tracker: str) -> None:
-    assert process.stdout is not None
-    with process.stdout as pipe:
-        line, code = pipe.read().decode(errors="replace").strip(), process.wait()
-    if code == -signal.SIGKILL:
-        line = f"killed, or not finished {PATIENCE_SECONDS:.0f} s after training"
-    if code or line:
-        message(_failure(tracker, line or f"exit code {code}") if code else line)
+def _show(
+    lines: "SimpleQueue[Metrics | bool]", run: Path, tracking: Tracking, settings: str, resumed_from: Path | None
+) -> None:
+    """Shows lines until the end of training, whether it went well; the tracker starts with the first line."""
+    client: WandbRun | TensorBoardRun | None = None
+    try:
+        while not isinstance(line := lines.get(), bool):
+            client = client or _client(run, tracking, settings, resumed_from)
+            client.show(line)
+        if client:
+            message(redact(client.finish(line)))
+    except Exception as error:  # noqa: BLE001 - whatever a tracker raises, training continues
+        message(_failure(str(tracking.tracker), redact(f"{type(error).__name__}: {error}")))
+
+
+def _client(run: Path, tracking: Tracking, settings: str, resumed_from: Path | None) -> "WandbRun | TensorBoardRun":
+    shown = {name: value for name, value in tomllib.loads(settings).items() if name != "tracking"}
+    if tracking.tracker == "wandb":
+        return WandbRun(run, tracking, shown)
+    return TensorBoardRun(run, shown, read_state(resumed_from).state.step if resumed_from else -1)
 
 
 def _failure(tracker: str, reason: str) -> str:
@@ -136,23 +139,25 @@ class WandbRun:
     The client's recording of machine, code and environment is switched off.
     """
 
-    def __init__(self, run: Path, chosen: Settings, settings: Settings) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        os.environ.setdefault("WANDB_DATA_DIR", str(run / "wandb"))
-        os.environ.setdefault("WANDB_CACHE_DIR", str(run))
+    def __init__(self, run: Path, tracking: Tracking, settings: Settings) -> None:
+        own = {"ERROR_REPORTING": "false", "SILENT": "true", "DATA_DIR": str(run / "wandb"), "CACHE_DIR": str(run)}
+        for name, value in own.items():
+            os.environ.setdefault(f"WANDB_{name}", value)
         import wandb
 
-        self.client = wandb
+        self.client, hooks = wandb, (sys.exit, sys.excepthook)
         self.run = wandb.init(
             config=settings,
             settings=wandb.Settings(
                 mode=self._mode(),
                 root_dir=str(run),
-                project=chosen["project"],
-                entity=chosen.get("entity"),
-                run_name=chosen.get("name", "/".join(run.absolute().parts[-2:])),
+                project=tracking.project,
+                entity=tracking.entity,
+                run_name=tracking.name or "/".join(run.absolute().parts[-2:]),
                 run_id=_run_id(run),
                 resume="allow",
+                init_timeout=PATIENCE_SECONDS,
+                finish_timeout=PATIENCE_SECONDS,
                 allow_val_change=True,
                 silent=True,
                 console="off",
@@ -166,6 +171,7 @@ class WandbRun:
                 x_save_requirements=False,
             ),
         )
+        sys.exit, sys.excepthook = hooks  # the client replaces them
         self.run.define_metric("*", step_metric="step")
 
     def _mode(self) -> Any:
@@ -230,67 +236,3 @@ def _run_id(run: Path) -> str:
     new = secrets.token_hex(4)
     write_json(run / IDENTITY, {"id": new})
     return new
-
-
-class End:
-    """The end of training, signalled on standard input: DONE if training succeeded, then closed in any case.
-
-    A thread waits for it, and kills this process if it has not exited `patience_seconds` later.
-    """
-
-    def __init__(self, patience_seconds: float) -> None:
-        self.came, self.went_well, self.patience_seconds = threading.Event(), False, patience_seconds
-        threading.Thread(target=self._await, daemon=True).start()
-
-    def _await(self) -> None:
-        self.went_well = sys.stdin.buffer.read() == DONE
-        self.came.set()
-        time.sleep(self.patience_seconds)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def follow(run: Path, after: int, is_evaluated: bool, end: threading.Event) -> Iterator[Metrics]:
-    """Yields the lines beyond step `after` as they are written, until training has ended.
-
-    An evaluation of that step itself is yielded unless it was shown before (`is_evaluated`).
-    """
-    rest, is_last = b"", False
-    with (run / METRICS_FILE).open("rb") as file:
-        while not is_last:
-            is_last = end.wait(POLL_SECONDS)
-            *lines, rest = (rest + file.read()).split(b"\n")
-            for line in (parse_line(text, METRICS_FILE) for text in lines):
-                is_postponed = line.step == after and line.kind == "evaluation" and not is_evaluated
-                if line.step > after or is_postponed:
-                    yield line
-
-
-def show(run: Path, after: int, is_evaluated: bool, end: End) -> str:
-    """Shows the run in the tracker of its settings until training ends; returns where to see it, "" without a line."""
-    settings = tomllib.loads((run / SETTINGS).read_text(encoding="utf-8"))
-    chosen = settings.pop("tracking")
-    tracker: WandbRun | TensorBoardRun | None = None
-    for line in follow(run, after, is_evaluated, end.came):
-        if tracker is None and chosen["tracker"] == "wandb":
-            tracker = WandbRun(run, chosen, settings)
-        tracker = tracker or TensorBoardRun(run, settings, after)
-        tracker.show(line)
-    return tracker.finish(end.went_well) if tracker else ""
-
-
-def main() -> None:
-    """Runs the tracker's process; only its last line reaches the terminal, not what libraries print."""
-    ignore_stop_signals()
-    sys.stdout.flush()
-    terminal = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        line = show(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1", End(float(sys.argv[4])))
-    except Exception as error:  # noqa: BLE001 - whatever a tracker raises, training continues
-        os.write(terminal, redact(f"{type(error).__name__}: {error}").encode())
-        os._exit(1)  # no hook of the tracker's client may hold the process
-    os.write(terminal, redact(line).encode())
-
-
-if __name__ == "__main__":
-    main()
