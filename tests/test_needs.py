@@ -63,7 +63,7 @@ REFUSED = (  # model, options, and two texts in the line with which they are ref
     ("albert", WINDOW, "exported as a Longformer", "no albert layers"),
     ("sentences", POOLED, "already has sentence-transformers modules", "(1_Pooling, 2_Dense"),
     ("roberta", f"{TO_HUB} --release.card.license 'Apache 2'", "'Apache 2'", "not an identifier of a licence"),
-    ("licensed", f"{TO_HUB} --release.card.languages english", "'english'", "did you mean 'en'"),
+    ("licensed", f"{TO_HUB} --release.card.languages english", "'english'", "such as 'en'"),
     ("roberta", TO_HUB, "the licence of the base model roberta", '[release.card] and license = "apache-2.0"'),
     ("unlicensed", TO_HUB, "the licence of the base model unlicensed", '[release.card] and license = "apache-2.0"'),
     (None, f"{TO_HUB} {UNTRAINED}", "there is no base model", '[release.card] and license = "apache-2.0"'),

@@ -70,7 +70,7 @@ def test_init_explains_every_base_key_by_its_docstring() -> None:
         ({"--model": "rotary"}, "it has rotary positions"),
         ({"--model": "./nowhere"}, r"\./nowhere: no such folder"),
         ({"--model": "out/mine/long"}, "out/mine/long: no such folder: .*run the stage that writes it first"),
-        ({"--language": "Chinese"}, "did you mean 'zh'"),
+        ({"--language": "Chinese"}, "'en', 'zh' or 'de'"),
         ({"--length": "100"}, "already has 128 positions; set more .*length"),
         ({"--length": "99999"}, "set fewer .*length"),
     ],

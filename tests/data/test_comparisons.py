@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from longmlm.data import comparisons, encoding
+from longmlm.data import encoding, fast_encoding
 from longmlm.data.encoding import encode, exact_encoder
 from longmlm.data.fast_encoding import ByteLevelEncoder, hostile_texts
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of
@@ -66,12 +66,12 @@ def test_a_comparison_is_made_again_after_a_change(
     elif change == "code of longmlm":
         folder = tmp_path / "longmlm" / "data"
         folder.mkdir(parents=True)
-        (folder / "comparisons.py").write_text("# another version", encoding="utf-8")
-        monkeypatch.setattr(comparisons, "__file__", str(folder / "comparisons.py"))
+        (folder / "fast_encoding.py").write_text("# another version", encoding="utf-8")
+        monkeypatch.setattr(fast_encoding, "__file__", str(folder / "fast_encoding.py"))
     else:
         changed = "tokenizers" if "tokenizers" in change else "gigatoken"
         field = "Version" if "version" in change else "RECORD"
-        monkeypatch.setattr(comparisons.metadata, "distribution", lambda name: _installed(name, field, changed))
+        monkeypatch.setattr(fast_encoding.metadata, "distribution", lambda name: _installed(name, field, changed))
     assert exact_encoder(tokenizer) and compared
 
 

@@ -1,11 +1,11 @@
-"""Languages: an unknown code is refused with the nearest one, and disk space is estimated by language."""
+"""Languages: an unknown code is refused, and disk space is estimated by language."""
 
 from pathlib import Path
 
 import pytest
 
 from longmlm.data.engine import prepare_rows
-from longmlm.data.languages import CODES, NAMES, WITHOUT_RULES, bytes_per_token, check_language
+from longmlm.data.languages import CODES, WITHOUT_RULES, bytes_per_token, check_language
 from longmlm.data.sentences import NAMED
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
@@ -15,26 +15,14 @@ from longmlm.settings.prepare import PrepareRecipe, Source
 def test_every_code_is_known_and_named_once() -> None:
     codes = [*NAMED, *WITHOUT_RULES.split()]
     assert len(codes) == len(set(codes)) == len(CODES) + 1 > 350
-    assert {"en", "zh", "ja", "de", "sv", "yue", "pt-br", "zh-hant"} | set(NAMES.values()) < CODES
+    assert {"en", "zh", "ja", "de", "sv", "yue", "pt-br", "zh-hant"} < CODES
     for code in CODES:
         check_language(code)
 
 
-NEAR = """
-EN=en english=en Chinese=zh zh-Hant=zh-hant pt_BR=pt-br de-DE=de eng=en germna=de cn=zh
-cn-Hans=zh jp=ja jpn=ja chi=zh swe=sv est=et vn=vi
-"""
-
-
-@pytest.mark.parametrize(("code", "near"), [pair.split("=") for pair in NEAR.split()])
-def test_an_unknown_code_is_refused_with_the_nearest(code: str, near: str) -> None:
-    with pytest.raises(DataError, match=f"'{code}'.*did you mean '{near}'"):
-        check_language(code)
-
-
-@pytest.mark.parametrize("code", ["", "qqqq", "12", "qx", "xx", "zz-ZZ"])
-def test_what_resembles_no_code_is_refused_with_examples(code: str) -> None:
-    with pytest.raises(DataError, match="'en', 'zh' or 'de'"):
+@pytest.mark.parametrize("code", ["", "EN", "english", "eng", "pt_BR", "cn", "qx", "12"])
+def test_an_unknown_code_is_refused_with_examples(code: str) -> None:
+    with pytest.raises(DataError, match=f"'{code}'.*'en', 'zh' or 'de'"):
         check_language(code)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from longmlm.artifacts.rows import NUM_FILLS, SplitReport
 from longmlm.data.row import Row, TokenizedSentence
+from longmlm.settings.prepare import SPECIAL_TOKENS
 
 TOTALS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
 PER_SOURCE = ("tokens_per_source", "unknown_per_source", "rows_per_source")
@@ -63,5 +64,10 @@ class Counts:
         lengths = (*[self.num_sources] * len(PER_SOURCE), longest + 1, NUM_FILLS)
         for (name, histogram), length in zip(self.histograms.items(), lengths, strict=True):
             counts[name] = tuple(histogram[index] for index in range(length))
-        content = totals["tokens"] + totals["separators"] + 2 * totals["rows"]
-        return SplitReport(**counts, fill_rate=content / max(1, totals["rows"] * self.row_length), copies=copies)
+        return SplitReport(**counts, fill_rate=fill_rate(totals, self.row_length), copies=copies)
+
+
+def fill_rate(totals: Counter[str], row_length: int) -> float:
+    """Returns the share of the positions of all rows that hold a token."""
+    content = totals["tokens"] + totals["separators"] + SPECIAL_TOKENS * totals["rows"]
+    return content / max(1, totals["rows"] * row_length)

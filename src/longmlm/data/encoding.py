@@ -22,10 +22,18 @@ import numpy as np
 from jaxtyping import Int64, UInt32
 from tokenizers import Encoding, Tokenizer
 
-from longmlm.data.comparisons import is_recorded, record_of, write_record
 from longmlm.data.corpus import Document
 from longmlm.data.definitions import splits_at_spaces
-from longmlm.data.fast_encoding import MAX_CHARACTERS, MakeEncoder, failures_of, fast_encoder, hostile_texts
+from longmlm.data.fast_encoding import (
+    MAX_CHARACTERS,
+    MakeEncoder,
+    failures_of,
+    fast_encoder,
+    hostile_texts,
+    is_recorded,
+    record_of,
+    write_record,
+)
 from longmlm.data.row import TokenizedSentence, joined
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary

@@ -9,14 +9,21 @@ Neither says where in the text a token lies, which is needed to cut a document i
   same tokens, those of each sentence are known.
 
 A document for which this fails is left to `tokenizers`, and so is a very long one, which is then encoded in pieces.
+
+A comparison of an encoder with `tokenizers` takes seconds, however short the corpus. One that found no difference is
+recorded in the user's cache, as XDG_CACHE_HOME/longmlm/encoders/SHA256, the hash of all that decides its result.
 """
 
+import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import metadata
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int64, UInt32
@@ -24,7 +31,8 @@ from tokenizers import Tokenizer
 
 from longmlm.data.definitions import BYTE_LEVEL_BPE, WORD_PIECE, has_every_byte, is_among
 from longmlm.data.row import TokenizedSentence
-from longmlm.errors import EncoderError
+from longmlm.errors import EncoderError, FolderError
+from longmlm.temporary import replaced_file
 
 Starts = Int64[np.ndarray, "_"]
 Sentences = list[TokenizedSentence]
@@ -139,3 +147,29 @@ def hostile_texts() -> list[str]:
     )
     runs = [character * 20_000 for character in "a \n9中=\u0301"]
     return [characters, " ".join(characters), specials, *mixed.split(" "), mixed, "A" * 101, *runs, "a" * 1_000_000]
+
+
+def record_of(tokenizer: Tokenizer, library: str, texts: Sequence[str]) -> Path | None:
+    """Returns the path of the record for these texts; None without a home folder, or if the libraries are not known."""
+    with suppress(OSError, RuntimeError, metadata.PackageNotFoundError):
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "longmlm" / "encoders"
+        installed = [metadata.distribution(name) for name in ("tokenizers", library)]
+        builds = [(one.version, one.read_text("RECORD")) for one in installed]  # with the hashes of their files
+        code = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+        return folder / hashlib.sha256(repr((tokenizer.to_str(), builds, code, texts)).encode()).hexdigest()
+    return None
+
+
+def is_recorded(record: Path) -> bool:
+    """Returns whether there is a record; a damaged one does not count."""
+    with suppress(OSError, ValueError):
+        return record.read_text(encoding="utf-8") == record.name
+    return False
+
+
+def write_record(record: Path) -> None:
+    """Writes a record, as other processes may at the same time; does nothing if the cache is not writable."""
+    with suppress(OSError, FolderError):
+        record.parent.mkdir(parents=True, exist_ok=True)
+        with replaced_file(record, record.parent) as partial:
+            partial.write_text(record.name, encoding="utf-8")

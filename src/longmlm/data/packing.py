@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from longmlm.data.row import Row, SpecialTokens, Stream, TokenizedSentence, WordTable, joined, philox_at
-from longmlm.settings.prepare import PackingMode
+from longmlm.settings.prepare import SPECIAL_TOKENS, PackingMode
 
 MAX_CHARACTER_BYTES = 4  # in UTF-8
 NUM_HASHES = 2**32  # how many values the hash of a document takes in a row
@@ -129,7 +129,7 @@ def pack(
     `is_within_character` it is cut between characters, so that up to three tokens less fill a row.
     With doc-sentences, the end of a document closes its last row; with sentence-pair, so does a second sentence.
     """
-    row = OpenRow(row_length - 2, special, is_within_character)
+    row = OpenRow(row_length - SPECIAL_TOKENS, special, is_within_character)
     for document in documents:
         yield from pack_document(row, document, mode)
     if row.length:

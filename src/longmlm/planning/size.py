@@ -10,7 +10,7 @@ from typing import Self
 
 from longmlm.artifacts.rows import SPLITS, RowsManifest
 from longmlm.data.corpus import Slice, sample
-from longmlm.data.counts import Counts
+from longmlm.data.counts import Counts, fill_rate
 from longmlm.data.disk import Sizes
 from longmlm.data.files import files_of, readable
 from longmlm.data.languages import bytes_per_token, check_language
@@ -23,7 +23,7 @@ from longmlm.hubs.models import config_of_model, read_architecture
 from longmlm.hubs.storage import located
 from longmlm.model.families import num_parameters
 from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.settings.prepare import PrepareRecipe, Source, source_names
+from longmlm.settings.prepare import SPECIAL_TOKENS, PrepareRecipe, Source, source_names
 from longmlm.settings.results import result_of
 from longmlm.training.run_folder import list_checkpoints
 
@@ -99,8 +99,8 @@ def estimated_rows(tokens_per_source: Sequence[int], recipe: PrepareRecipe) -> R
     """Returns an estimate of the rows: about half a long sentence stays empty at the end of each."""
     fill = max(MIN_FILL, 1 - UNUSED_TOKENS / recipe.row_length)
     if recipe.packing == "sentence-pair":
-        fill = min(fill, (2 * SENTENCE_TOKENS + 2) / recipe.row_length)
-    row_tokens, num_tokens = max(1.0, fill * recipe.row_length - 2), sum(tokens_per_source)
+        fill = min(fill, (2 * SENTENCE_TOKENS + SPECIAL_TOKENS) / recipe.row_length)
+    row_tokens, num_tokens = max(1.0, fill * recipe.row_length - SPECIAL_TOKENS), sum(tokens_per_source)
     trained = {
         name: (1 - recipe.held_out_fraction) * tokens
         for name, source, tokens in zip(source_names(recipe.sources), recipe.sources, tokens_per_source, strict=True)
@@ -142,12 +142,11 @@ def sampled_rows(recipe: PrepareRecipe, slices: Sequence[Slice], vocabulary: Voc
         lengths.update(counts["train"].histograms["document_lengths"])
         if train["rows"]:
             sizes[name] = train["rows"], train["tokens"]
-    content = totals["tokens"] + totals["separators"] + 2 * totals["rows"]
     return RowsSize(
         num_tokens=totals["tokens"],
         train_rows=max(1, totals["train_rows"]),
         held_out_rows=max(1, totals["rows"] - totals["train_rows"]),
-        mean_fill=content / max(1, totals["rows"] * recipe.row_length),
+        mean_fill=fill_rate(totals, recipe.row_length),
         is_exact=False,
         sources=sizes,
         document_lengths=tuple(lengths[length] for length in range(max(lengths, default=-1) + 1)),

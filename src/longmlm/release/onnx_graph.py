@@ -2,6 +2,8 @@
 
 onnx/model.onnx is the encoder, since servers look for this name; its outputs are last_hidden_state and, where it can be
 computed, sentence_embedding. The output of onnx/mlm.onnx is logits. Both have a copy in int8, such as mlm_int8.onnx.
+
+torch's own exporter writes them; optimum-onnx 0.1, which would, requires transformers below 4.58.
 """
 
 import warnings

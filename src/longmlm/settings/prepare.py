@@ -117,11 +117,11 @@ def check_delimiter(delimiter: str | None) -> None:
 
 def check_row_length(row_length: int) -> None:
     """Raises ValueError for rows that have no room for text."""
-    if row_length < 3:
+    if row_length <= SPECIAL_TOKENS:
         raise ValueError("row_length must be at least 3: two special tokens and one token of text")
 
 
-PAIR_SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
+SPECIAL_TOKENS, PAIR_SPECIAL_TOKENS = 2, 3  # of a row, [CLS] A [SEP]; of a pair, [CLS] A [SEP] B [SEP]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class PrepareRecipe(RowsSettings):
     @property
     def row_capacity(self) -> int:
         """How many tokens of text and separators between documents fit into a row."""
-        return self.row_length - (PAIR_SPECIAL_TOKENS if self.pairs else 2)
+        return self.row_length - (PAIR_SPECIAL_TOKENS if self.pairs else SPECIAL_TOKENS)
 
     def __post_init__(self) -> None:
         check_row_length(self.row_length)
