@@ -107,8 +107,8 @@ def _records(path: AnyPath, lines: Lines, end: int, source: Source) -> Iterator[
             with long_fields():
                 cells: Cells | None = next(reader, None)
         except csv.Error as error:
-            is_one_line = quoting == "none" or ("new-line" in str(error) and b'"' not in line)
-            if not is_one_line:
+            ends_with_its_line = quoting == "none" or ("new-line" in str(error) and b'"' not in line)
+            if not ends_with_its_line:
                 raise DataError(
                     f"{path}: the record that begins in line {_line_number(path, begin):,} breaks the rules of quoting "
                     f'({error}): write two quotes for one inside a field, or set quoting to "none" if quotes are text'

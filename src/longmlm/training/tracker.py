@@ -57,7 +57,8 @@ def tracked(run: Path, tracking: Tracking, settings: str, resumed_from: Path | N
         yield show
         return
     lines = SimpleQueue[Metrics | bool]()
-    thread = threading.Thread(target=_show, args=(lines, run, tracking, settings, resumed_from), daemon=True)
+    after = read_state(resumed_from).state.step if resumed_from else -1
+    thread = threading.Thread(target=_show, args=(lines, run, tracking, settings, after), daemon=True)
     thread.start()
 
     def show_both(line: Metrics | None) -> None:
@@ -76,14 +77,12 @@ def tracked(run: Path, tracking: Tracking, settings: str, resumed_from: Path | N
             message(_failure(tracking.tracker, f"not finished {PATIENCE_SECONDS:.0f} s after training"))
 
 
-def _show(
-    lines: "SimpleQueue[Metrics | bool]", run: Path, tracking: Tracking, settings: str, resumed_from: Path | None
-) -> None:
+def _show(lines: "SimpleQueue[Metrics | bool]", run: Path, tracking: Tracking, settings: str, after: int) -> None:
     """Shows lines until the end of training, whether it went well; the tracker starts with the first line."""
     client: WandbRun | TensorBoardRun | None = None
     try:
         while not isinstance(line := lines.get(), bool):
-            client = client or _client(run, tracking, settings, resumed_from)
+            client = client or _client(run, tracking, settings, after)
             client.show(line)
         if client:
             message(redact(client.finish(line)))
@@ -91,11 +90,9 @@ def _show(
         message(_failure(str(tracking.tracker), redact(f"{type(error).__name__}: {error}")))
 
 
-def _client(run: Path, tracking: Tracking, settings: str, resumed_from: Path | None) -> "WandbRun | TensorBoardRun":
+def _client(run: Path, tracking: Tracking, settings: str, after: int) -> "WandbRun | TensorBoardRun":
     shown = {name: value for name, value in tomllib.loads(settings).items() if name != "tracking"}
-    if tracking.tracker == "wandb":
-        return WandbRun(run, tracking, shown)
-    return TensorBoardRun(run, shown, read_state(resumed_from).state.step if resumed_from else -1)
+    return WandbRun(run, tracking, shown) if tracking.tracker == "wandb" else TensorBoardRun(run, shown, after)
 
 
 def _failure(tracker: str, reason: str) -> str:
