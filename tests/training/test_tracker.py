@@ -79,7 +79,12 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     )
     client.setup, client.teardown = lambda: SimpleNamespace(settings=settings), lambda: None
     client.init, client.login = lambda **_: run, lambda **_: True
-    client.hang = lambda *_, **__: ended.wait(60)
+
+    def hang(*_: object, **__: object) -> None:
+        ended.wait(60)
+        raise SystemExit  # which ends a thread in silence
+
+    client.hang = hang
     monkeypatch.setitem(sys.modules, "wandb", client)
     yield client
     ended.set()
