@@ -8,6 +8,7 @@ from accelerate import Accelerator
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.settings.masking import HeldOut
+from tests.support.once import ground
 from tests.support.tiny import held_out, tiny_world, with_fresh_process_state
 from tests.support.worlds import World
 
@@ -15,7 +16,7 @@ from tests.support.worlds import World
 @pytest.fixture(scope="session")
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     """Returns the world of RoBERTa, or of the family that a test names."""
-    return tiny_world(tmp_path_factory.getbasetemp(), *getattr(request, "param", ("roberta", 1)))
+    return tiny_world(ground(tmp_path_factory), *getattr(request, "param", ("roberta", 1)))
 
 
 @pytest.fixture(scope="session")

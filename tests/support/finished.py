@@ -15,6 +15,7 @@ from longmlm.settings.results import result_of
 from longmlm.stages import run
 from longmlm.staleness import REPLACING
 from longmlm.training.run_folder import newest_state
+from tests.support.once import ground, once
 from tests.support.results import write_result, write_results, write_run
 from tests.support.tiny import tiny_folder
 
@@ -22,12 +23,15 @@ from tests.support.tiny import tiny_folder
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, a text and the results of a pipeline."""
-    folder = tmp_path_factory.mktemp("project")
+    return once(ground(tmp_path_factory) / "project", make_project)
+
+
+def make_project(folder: Path) -> None:
+    folder.mkdir()
     with contextlib.chdir(folder):
         tiny_folder(Path("base"))
         write_text(10)
         write_results(settings())
-    return folder
 
 
 @pytest.fixture

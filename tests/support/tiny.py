@@ -1,6 +1,5 @@
 """Tiny models, tokenizers and packed rows from the demo text."""
 
-import functools
 import io
 import json
 import shutil
@@ -41,6 +40,7 @@ from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import take_snapshot, write_checkpoint
 from longmlm.training.run import RunRecord
 from tests.support.families import NUM_POSITIONS, demo_texts, tiny_model, tiny_tokenizer
+from tests.support.once import once
 from tests.support.worlds import World
 
 LONG_POSITIONS = 40
@@ -155,30 +155,33 @@ def commonest_token(rows: Path, vocabulary: Vocabulary) -> int:
     return int(drawable[counts[drawable].argmax()])
 
 
-@functools.cache
 def tiny_world(ground: Path, family: str, pad: int) -> World:
-    """Returns folders below that of the session, which all its tests read and none may change.
+    """Returns folders below `ground`, which all tests read and none may change.
 
     The trained model predicts the most frequent token everywhere.
     """
-    folder = ground / f"world-{family}-{pad}"
-    base = tiny_folder(folder / "base", family, pad)
-    rows = tiny_rows(folder, base)
-    long = tiny_long(folder / "long", base)
-    trained = Path(shutil.copytree(long, folder / "trained"))
-    favour(trained, commonest_token(rows, load_vocabulary(str(base))))
-    return World(base, long, mark_trained(trained), rows)
+
+    def make(folder: Path) -> None:
+        base = tiny_folder(folder / "base", family, pad)
+        rows = tiny_rows(folder, base)
+        trained = Path(shutil.copytree(tiny_long(folder / "long", base), folder / "trained"))
+        favour(trained, commonest_token(rows, load_vocabulary(str(base))))
+        mark_trained(trained)
+
+    folder = once(ground / f"world-{family}-{pad}", make)
+    return World(folder / "base", folder / "long", folder / "trained", folder / f"rows-{LONG_POSITIONS}")
 
 
-@functools.cache
 def tiny_evaluation(world: World) -> Path:
     """Returns the folder that the evaluate stage writes for the models of the world."""
-    folder = world.base.parent / "evaluation"
-    models = {"base": str(world.base), "long_before": str(world.long), "long_after": str(world.trained)}
-    with_fresh_process_state()
-    evaluate(EvaluateConfig(rows=str(world.rows), output=str(folder), **models))
-    with_fresh_process_state()
-    return folder
+
+    def make(folder: Path) -> None:
+        models = {"base": str(world.base), "long_before": str(world.long), "long_after": str(world.trained)}
+        with_fresh_process_state()
+        evaluate(EvaluateConfig(rows=str(world.rows), output=str(folder), **models))
+        with_fresh_process_state()
+
+    return once(world.base.parent / "evaluation", make)
 
 
 def tiny_run(world: World, folder: Path) -> Path:

@@ -24,6 +24,7 @@ from longmlm.stages.prepare import prepare
 from longmlm.stages.pretrain import pretrain
 from longmlm.training import loop, tracker
 from longmlm.training.run_folder import checkpoint_folder, read_state
+from tests.support.once import ground, once
 from tests.support.tiny import with_fresh_process_state
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
 @pytest.fixture(scope="session")
 def inputs(tmp_path_factory) -> Path:
     """A folder with a tokenizer, rows of 32 tokens and the architecture of a tiny RoBERTa with dropout."""
-    folder = tmp_path_factory.mktemp("inputs")
+    return once(ground(tmp_path_factory) / "inputs", make_inputs)
+
+
+def make_inputs(folder: Path) -> None:
+    folder.mkdir()
     lines = (ROOT / "src/longmlm/bundled/text/demo.jsonl").read_text(encoding="utf-8").splitlines()[:160:20]
     texts = [json.loads(line)["text"][:4000] for line in lines]
     (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
@@ -80,7 +85,6 @@ def inputs(tmp_path_factory) -> Path:
         held_out_fraction=0.3,
     )
     prepare(PrepareConfig(output=str(folder / "rows"), recipe=recipe))
-    return folder
 
 
 def twelve_steps(inputs: Path, run: Path) -> PretrainConfig:
@@ -127,7 +131,7 @@ def train() -> Callable[[PretrainConfig], Path]:
 @pytest.fixture(scope="session")
 def uninterrupted(inputs, tmp_path_factory) -> Path:
     """The run that nothing disturbs, which no test may change."""
-    return train_here(twelve_steps(inputs, tmp_path_factory.mktemp("uninterrupted") / "run"))
+    return once(ground(tmp_path_factory) / "uninterrupted", lambda run: train_here(twelve_steps(inputs, run)))
 
 
 @pytest.fixture
@@ -216,9 +220,7 @@ def stop_after(monkeypatch, step: int, error: type[BaseException] = SystemExit) 
 @pytest.fixture(scope="session")
 def died(inputs, tmp_path_factory) -> Path:
     """A run that died in step 7, with its newest checkpoint at step 4."""
-    run = tmp_path_factory.mktemp("died") / "run"
-    train_until(twelve_steps(inputs, run), 6)
-    return run
+    return once(ground(tmp_path_factory) / "died", lambda run: train_until(twelve_steps(inputs, run), 6))
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.once import ground, once
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -21,7 +23,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A RoBERTa with its long model, before and after training, and rows."""
     from tests.support.tiny import tiny_world
 
-    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
+    return tiny_world(ground(tmp_path_factory), "roberta", 1)
 
 
 @pytest.fixture(scope="session")
@@ -37,13 +39,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders: rows of a long length, and the long model in each mode of positions."""
     from longmlm.model.extension import write_extension
     from longmlm.model.loading import load_model
-    from tests.support.tiny import tiny_extension, tiny_folder, tiny_rows
+    from tests.support.tiny import LONG_POSITIONS, tiny_extension, tiny_folder, tiny_rows
 
-    folder = tmp_path_factory.mktemp("generated")
-    base = tiny_folder(folder / "base")
-    for mode in ("generated", "materialized"):
-        write_extension(load_model(str(base)), tiny_extension(base, mode=mode), folder / mode)
-    return {"rows": tiny_rows(folder, base), **{mode: folder / mode for mode in ("generated", "materialized")}}
+    def make(folder: Path) -> None:
+        base = tiny_folder(folder / "base")
+        for mode in modes:
+            write_extension(load_model(str(base)), tiny_extension(base, mode=mode), folder / mode)
+        tiny_rows(folder / "packed", base)
+
+    modes = ("generated", "materialized")
+    folder = once(ground(tmp_path_factory) / "models", make)
+    return {"rows": folder / "packed" / f"rows-{LONG_POSITIONS}", **{mode: folder / mode for mode in modes}}
 
 
 @pytest.fixture
