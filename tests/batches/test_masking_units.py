@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
 
@@ -16,6 +17,7 @@ from longmlm.batches.masking import MaskedRow, mask_row, span_lengths
 from longmlm.data.row import Maskable, Row
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.settings.masking import HeldOut, Masking, MaskingUnit
+from tests.support import signatures
 
 SIZE, MASK = 1_000, 4
 SPECIAL = (0, 1, 2, 3, MASK, 700, 999)
@@ -146,6 +148,12 @@ def test_the_lengths_of_spans_are_geometric_up_to_ten_with_a_mean_of_3_8() -> No
     shares = counts / counts.sum()
     assert np.abs(shares - expected).max() < 0.02, "one span in forty is cut"
     assert shares @ np.arange(1, 11) == pytest.approx(3.75, abs=0.1)
+
+
+def test_shapes_are_checked_where_this_is_asked_for() -> None:
+    """Nowhere else, so that most tests are fast."""
+    with pytest.raises(TypeError) if signatures.is_asked() else nullcontext():
+        span_lengths(np.zeros((2, 2)))
 
 
 def chi_square(counts: np.ndarray, shares: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused before torch and transformers are imported: within two seconds."""
+"""Settings that cannot work and inputs that are damaged are refused before torch is imported; nothing is written."""
 
 import json
 import os
@@ -101,7 +101,37 @@ REJECTED = {  # command: what its error names
         for command in ("plan", "run", "compare", "prepare", "extend", "pretrain", "evaluate", "release", "checkpoints")
     },
     **{f"{command} empty.toml": "missing" for command in ("prepare", "extend", "pretrain", "evaluate", "release")},
+    # Each command with each damaged input that it reads.
+    **{f"{command} broken.toml": "broken.toml" for command in ("run", "plan", "compare", "prepare", "pretrain")},
+    **{f"{command} binary.toml": "binary.toml" for command in ("run", "extend", "evaluate", "release", "checkpoints")},
+    **{
+        f"{command} --rows {rows}-rows {more}": f"{rows}-rows"
+        for command, more in (
+            (PRETRAIN, f"--start.checkpoint {MINI}"),
+            (EVALUATE, f"--base {MINI} --long-after {MINI}"),
+            (RELEASE, f"--model {MINI}"),
+        )
+        for rows in ("damaged", "earlier")
+    },
 }
+
+
+def write_damaged_inputs(folder: Path) -> None:
+    """Writes settings that are cut off or no text, and rows whose manifest is cut off or of an earlier format."""
+    (folder / "broken.toml").write_text('model = "a"\nlength = [')
+    (folder / "binary.toml").write_bytes(bytes(range(128, 256)))
+    for name, text in (
+        ("damaged-rows/manifest.json", "{"),
+        ("earlier-rows/manifest.json", json.dumps({**manifest_of(128), "format": 0, "files": FILES})),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def times_of(folder: Path) -> dict[Path, int]:
+    """Returns when each path was written, without the folder of a comparison, which it locks to check its trials."""
+    own = (path for path in folder.rglob("*") if path.relative_to(folder).parts[0] != "compared")
+    return {path: path.stat().st_mtime_ns for path in own}
 
 
 @pytest.fixture(scope="module")
@@ -126,17 +156,21 @@ def rejections(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str,
     (folder / "untrained" / "model.safetensors").touch()
     artifact.write(folder / "untrained" / "longmlm.json", Provenance(extension=tiny_extension(MINI, 128)))
     pipeline = 'corpus = ["text.txt"]\noutput = "new"\n'
+    compared = pipeline.replace("new", "compared")
     texts = {
         "text.txt": "Some text.\n",
         "empty.toml": "",
         "unknown.toml": f'model = "{MINI}"\nlenght = 1024\n{pipeline}',
-        "arms.toml": f'model = "./nope"\nlength = 1024\n{pipeline}[compare.arms.a]\n[compare.arms.b]\n',
+        "arms.toml": f'model = "./nope"\nlength = 1024\n{compared}[compare.arms.a]\n[compare.arms.b]\n',
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
+    write_damaged_inputs(folder)
+    before = times_of(folder)
     command = [sys.executable, "-c", SCRIPT, json.dumps(HEAVY), json.dumps(list(REJECTED))]
     process = subprocess.run(command, check=False, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
+    assert times_of(folder) == before
     return [json.loads(line) for line in process.stdout.splitlines()]
 
 

@@ -7,9 +7,13 @@ from collections.abc import Callable
 VARIABLE = "TYPES"
 
 
+def is_asked() -> bool:
+    return os.environ.get(VARIABLE) == "1"
+
+
 def check_if_asked() -> None:
     """Checks every call of longmlm from here on if the variable says so. Nothing of longmlm may be imported yet."""
-    if os.environ.get(VARIABLE) == "1":
+    if is_asked():
         import jaxtyping
 
         jaxtyping.install_import_hook("longmlm", f"{__name__}.checked")
