@@ -2,7 +2,8 @@
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -10,6 +11,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"  # idle threads sleep: other processes
 
 import pytest
 
+from tests.support import accepted as texts
 from tests.support import precision, signatures, threads, untrained
 
 signatures.check_if_asked()
@@ -24,6 +26,16 @@ def auto_precision(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(precision.VARIABLE, request.param)
         yield precision.MEANINGS[request.param]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-pages", action="store_true", help="accept pages, cards and reports as they are now")
+
+
+@pytest.fixture
+def accepted(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the file of this name in tests/accepted."""
+    return partial(texts.check, is_accepted=request.config.getoption("--update-pages"))
 
 
 @pytest.fixture(autouse=True, scope="module")

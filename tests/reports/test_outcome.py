@@ -1,5 +1,6 @@
 """The last lines of a pipeline: the finding in a sentence, paths, and what to do next."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,70 +9,39 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.config import resolved_pipeline
-from longmlm.reports.evaluation import finding
-from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.stages.run import summary
+from tests.support.evaluations import FULL, measured
 
 BASE = {"model": "owner/base", "corpus": ["a.jsonl"], "length": 40, "output": "out"}
+LOST = replace(FULL, measured=FULL.measured | {"base_chunks": measured(99.0)}).signed()
+ALL_LOST = replace(LOST, measured=LOST.measured | {"base_cut": measured(99.0, 1)}).signed()
+OPTIONS = ("allow_unrecovered", "allow_worse_short_texts")
 
 
-@pytest.fixture
-def evaluated(measured: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluation:
+def allowing(*options: str) -> dict[str, object]:
+    return {"release": {"recipe": dict.fromkeys(options, True)}}
+
+
+CASES: dict[str, tuple[Evaluation, dict[str, object], bool]] = {  # measured, settings, whether it was released
+    "released": (FULL, {}, True),
+    "until the evaluation": (FULL, {"until": "evaluate"}, True),
+    "released and published": (FULL, {"release": {"publish": "folder:elsewhere"}}, True),
+    "not recovered": (LOST, {}, True),
+    "not recovered and worse on short texts": (ALL_LOST, {}, False),
+    "of which the first is allowed": (ALL_LOST, allowing(OPTIONS[0]), False),
+    "of which the second is allowed": (ALL_LOST, allowing(OPTIONS[1]), False),
+    "of which both are allowed": (ALL_LOST, allowing(*OPTIONS), False),
+}
+
+
+def test_the_last_lines_are_those_that_were_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted: Callable[[str, str], None]
+) -> None:
+    assert FULL.is_recovered and not LOST.is_recovered and ALL_LOST.is_worse_on_short_texts
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "out" / "evaluation").mkdir(parents=True)
-    artifact.write(tmp_path / "out" / "evaluation" / Evaluation.FILE, measured)
-    return measured
-
-
-def settings(**more: object) -> ResolvedPipeline:
-    return resolved_pipeline(BASE | more)
-
-
-@pytest.mark.parametrize(
-    ("more", "step"),
-    [
-        ({}, r"next: read out/release/README.md, then publish: longmlm release out/pipeline.toml --publish"),
-        ({"until": "evaluate"}, "next: to make a release, run the same pipeline without until"),
-        ({"release": {"publish": "folder:elsewhere"}}, None),
-    ],
-)
-def test_the_finding_comes_first_and_the_next_step_last(evaluated: Evaluation, more, step: str | None) -> None:
-    assert evaluated.is_recovered
-    lines = summary(settings(**more)).splitlines()
-    assert lines[:2] == [finding(evaluated), "page: out/evaluation/index.html"]
-    assert ("released: out/release" in lines) == ("until" not in more)
-    assert [line.startswith("next: ") for line in lines] == [False] * (len(lines) - 1) + [step is not None]
-    assert step is None or lines[-1].startswith(step)
-
-
-def test_a_model_that_did_not_recover_is_trained_longer_first(evaluated: Evaluation) -> None:
-    base = evaluated.measured["base_chunks"]
-    better = replace(base, whole=replace(base.whole, accuracy=99.0))
-    lost = replace(evaluated, measured=evaluated.measured | {"base_chunks": better}).signed()
-    artifact.write(Path("out/evaluation") / Evaluation.FILE, lost)
-    first, *_, train, release = summary(settings()).splitlines()
-    assert first.startswith("Not recovered")
-    assert train == "next: train longer, for example by 1,500 steps: longmlm run out/pipeline.toml --more-steps 1500"
-    assert release.startswith("or release it all the same: longmlm run out/pipeline.toml --release.recipe.allow-unrec")
-
-
-@pytest.mark.parametrize(
-    ("allowed", "named"),
-    [
-        ([], ["allow-unrecovered", "allow-worse-short-texts"]),
-        (["allow_unrecovered"], ["allow-worse-short-texts"]),
-        (["allow_worse_short_texts"], ["allow-unrecovered"]),
-        (["allow_unrecovered", "allow_worse_short_texts"], []),
-    ],
-)
-def test_every_option_that_a_release_still_needs_is_named(evaluated: Evaluation, allowed, named) -> None:
-    better = {
-        view: replace(evaluated.measured[view], whole=replace(evaluated.measured[view].whole, accuracy=99.0))
-        for view in ("base_cut", "base_chunks")
-    }
-    lost = replace(evaluated, measured=evaluated.measured | better).signed()
-    assert lost.is_worse_on_short_texts and lost.is_recovered is False
-    artifact.write(Path("out/evaluation") / Evaluation.FILE, lost)
-    lines = summary(settings(release={"recipe": dict.fromkeys(allowed, True)}), is_released=False).splitlines()
-    options = " ".join(f"--release.recipe.{name}" for name in named)
-    assert lines[-1].endswith(f"longmlm run out/pipeline.toml {options}" if named else "--more-steps 1500")
+    Path("out/evaluation").mkdir(parents=True)
+    parts = []
+    for name, (evaluation, settings, is_released) in CASES.items():
+        artifact.write(Path("out/evaluation") / Evaluation.FILE, evaluation)
+        parts.append(f"== {name}\n{summary(resolved_pipeline(BASE | settings), is_released=is_released)}\n")
+    accepted("last_lines.txt", "\n".join(parts))

@@ -1,15 +1,18 @@
 """The page of a run while it trains: what it shows of each line of metrics, and that it never stops a training."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from longmlm.artifacts.accuracy import Difference
+from longmlm.artifacts.accuracy import ROW, Difference
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TargetMetrics, TrainingMetrics
 from longmlm.reports import training
 from longmlm.reports.training import REFRESH_SECONDS, TrainingPage
-from tests.support.evaluations import FULL
+from tests.support.accepted import changes, lines_of
+from tests.support.evaluations import FULL, NOTHING
 from tests.support.pages import words
 
 REFRESH = f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">'
@@ -46,47 +49,51 @@ def html(page: TrainingPage) -> str:
     return (page.run / "index.html").read_text(encoding="utf-8")
 
 
-def test_the_page_shows_where_the_run_stands(page: TrainingPage, monkeypatch: pytest.MonkeyPatch) -> None:
-    page.show(None)
-    assert "measuring the model before training" in html(page).lower() and REFRESH in html(page)
+VERDICTS = {
+    "recovered": (Difference(-0.5, 0.5), 20),
+    "recovered, but no longer": (Difference(-1.5, 0.5), 20),
+    "perhaps recovered": (Difference(1.5, 0.5), None),
+    "not yet recovered": (Difference(-1.5, 0.5), None),
+}
+
+
+def by_occurrence(step: int, is_there: bool) -> EvaluationMetrics:
+    """Returns a line with the base model's accuracy in the three groups, or without tokens in the last."""
+    line = replace(evaluated(step), held_out=FULL.curve[-1].held_out)
+    base = {name: replace(one, accuracy=5.25) for name, one in line.held_out.groups["occurrence"].items()}
+    if is_there:
+        return replace(line, base_chunks_by_occurrence=base)
+    groups = line.held_out.groups | {"occurrence": {**line.held_out.groups["occurrence"], ROW: NOTHING}}
+    return replace(line, held_out=replace(line.held_out, groups=groups))
+
+
+def test_pages_of_a_run_are_those_that_were_accepted(
+    page: TrainingPage, monkeypatch: pytest.MonkeyPatch, accepted: Callable[[str, str], None]
+) -> None:
+    seen: dict[str, str] = {}
+
+    def see(name: str, *lines: TrainingMetrics | EvaluationMetrics | None) -> None:
+        for line in lines:
+            page.show(line)
+        seen[name] = re.sub(r"written [\d-]+ [\d:]+", "written TIME", lines_of(html(page)))
+
+    see("before training", None)
+    assert REFRESH in html(page)
     page.show(evaluated(0))
     page.start(0)
     monkeypatch.setattr(training.time, "monotonic", lambda: page.started + 120)
-    for line in (logged(10), logged(20), evaluated(20, recovered_at=20)):
-        page.show(line)
-    text = words(page.run)
-    for shown in (
-        "out/run: step 20 of 60",
-        "0:04:00",
-        "12,346",
-        "1.5 GB",
-        "2.345",
-        "Recovered at step 20",
-        "a <small>",
-    ):
-        assert shown in text, shown
-    assert "the base model's 30.00 % in chunks" in text and "base_chunks 30" in html(page)
-    assert "33.00" in text and "% ± 0.75" in text and "base_cut 33" in html(page)
-    assert "Predictions at masks, step 20" in text and "row 7, position 38" in text
+    see("in training", logged(10), logged(20), evaluated(20, recovered_at=20))
     assert html(page).count("<svg") == 2 and "<script" not in html(page)
+    for name, (gain, at) in VERDICTS.items():
+        see(name, replace(evaluated(40, recovered_at=at), recovery=gain))
+    see("by other occurrences of the token", by_occurrence(40, is_there=True))
+    see("no token with an occurrence beyond its chunk", by_occurrence(40, is_there=False))
     page.end("finished")
-    assert REFRESH not in html(page) and "Finished; written" in words(page.run) and "time left" not in words(page.run)
-
-
-@pytest.mark.parametrize(
-    ("gain", "at", "verdict"),
-    [
-        (Difference(-0.5, 0.5), 20, "✓ Recovered at step 20: "),
-        (Difference(-1.5, 0.5), 20, "Recovered at step 20, but no longer: "),
-        (Difference(1.5, 0.5), None, "At the base model's accuracy, not yet confirmed by a second evaluation: "),
-        (Difference(-1.5, 0.5), None, "Not yet recovered: "),
-    ],
-)
-def test_the_mark_is_that_of_the_latest_evaluation(
-    page: TrainingPage, gain: Difference, at: int | None, verdict: str
-) -> None:
-    page.show(replace(evaluated(40, recovered_at=at), recovery=gain))
-    assert verdict in words(page.run) and ("✓ R" in words(page.run)) == verdict.startswith("✓")
+    see("finished")
+    assert REFRESH not in html(page)
+    usual = seen.pop("in training")
+    accepted("training_page.txt", usual)
+    accepted("training_pages.diff", changes(usual, seen))
 
 
 def test_a_resumed_run_shows_what_was_measured_before(page: TrainingPage) -> None:
