@@ -41,7 +41,7 @@ def test_pieces_are_the_text_of_each_document(rows: Rows, reader: Reader, vocabu
             assert len(text) > 1
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=1, max_size=3))
 def test_any_text_is_shown_and_no_character_is_cut(texts: list[str], row, reader: Reader, vocabulary) -> None:
     packed = row(*texts)
