@@ -27,7 +27,7 @@ CHECKS = (
     ("lint-imports", "--no-cache"),
     ("pyrefly", "check"),
     ("pytest", "--collect-only", "-q"),
-    ("pytest", "-q", "tests/test_cli.py", "tests/test_effects.py", "tests/runtime/test_trials.py"),
+    ("pytest", "-q", "tests/test_cli.py", "tests/test_effects.py", "tests/experiments"),
 )
 
 

@@ -54,7 +54,7 @@ class FakeRuns:
         self.provenance = Provenance()
         self.failures: Callable[[ResolvedPipeline], str] = lambda _: ""
         self.stopped_at: int | None = None
-        monkeypatch.setattr("longmlm.runtime.trials.run_child", self.run_child)
+        monkeypatch.setattr("longmlm.experiments.processes.run_child", self.run_child)
         for name in ("check_inputs", "check_text"):  # the pipelines name no real model or text
             monkeypatch.setattr(command, name, lambda _: None)
         monkeypatch.setattr(planned, "read_rows_manifest", lambda _: SimpleNamespace(sha256=self.rows))

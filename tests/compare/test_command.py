@@ -52,16 +52,15 @@ def overlay(text: str, name: str = "overlay.toml") -> str:
     return written(Path(), name, text)
 
 
-def test_all_combinations_run_with_one_seed_and_the_best_with_the_others(mine: str, runs: FakeRuns) -> None:
+def test_trials_share_rows_and_end_where_the_comparison_says(mine: str, runs: FakeRuns) -> None:
     comparison = compared(mine, overlay(SEARCH))
     values = [f"learning_rate-{rate},schedule-{name}" for rate in (0.0001, 0.0004) for name in ("linear", "cosine")]
-    searched = [f"{arm}/{value}/seed-1" for arm in ("hierarchical", "tile") for value in values]
-    best = [f"{arm}/{values[2]}/seed-{seed}" for arm in ("hierarchical", "tile") for seed in (2, 3)]
-    assert runs.names == searched + best
+    assert runs.names[:4] == [f"hierarchical/{value}/seed-1" for value in values]
+    assert runs.names[8:10] == [f"hierarchical/{values[2]}/seed-{seed}" for seed in (2, 3)], "the best ones"
     assert [pipeline.pretrain.recipe.seed for pipeline in runs.started] == [1] * 8 + [2, 3, 2, 3]
-    assert {pipeline.prepare.output for pipeline in runs.started} == {"out/rows"}
-    assert {pipeline.pretrain.rows for pipeline in runs.started} == {"out/rows"}
-    assert {pipeline.until for pipeline in runs.started} == {"pretrain"}
+    assert {(one.prepare.output, one.pretrain.rows, one.until) for one in runs.started} == {
+        ("out/rows", "out/rows", "pretrain")
+    }
     assert len(comparison.trials) == 12
     assert [arm.name for arm in comparison.arms()] == ["tile", "hierarchical"]
 
@@ -87,35 +86,6 @@ def test_the_best_arm_becomes_a_pipeline_file(mine: str, runs: FakeRuns, capsys:
     output = capsys.readouterr().out
     assert "tile ranks first by accuracy after training: after training 34.00 %, hierarchical 30.00 %, +2.00" in output
     assert "to train the best arm anew, for 100 steps: longmlm run out/compare/pipeline.toml" in output
-
-
-def test_finished_trials_are_not_repeated(mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
-    compared(mine)
-    assert runs.names == FIRST
-    assert "finished before" not in capsys.readouterr().out
-    compared(mine)
-    assert len(runs.started) == 2
-    output = capsys.readouterr().out
-    assert (output.count("seed 42: finished before, "), output.count(" starts\n")) == (2, 0)
-
-
-def test_an_old_result_is_never_taken_for_one_of_new_settings(
-    mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]
-) -> None:
-    compared(mine)
-    faster = overlay("[pretrain.recipe]\nlearning_rate = 4e-4\n")
-    runs.stopped_at = 2
-    with pytest.raises(SystemExit) as stopped:
-        compared(mine, faster)
-    assert stopped.value.code == 143
-    captured = capsys.readouterr()
-    assert "[1/2] hierarchical, seed 42 starts anew: other settings or inputs of pretrain" in captured.out
-    assert "[1/2] hierarchical, seed 42 stopped by SIGTERM: run the same command again to resume" in captured.err
-    runs.stopped_at = None
-    comparison = compared(mine, faster)
-    assert "[1/2] hierarchical, seed 42 resumes\n" in capsys.readouterr().out
-    assert [trial.after.whole.accuracy for trial in comparison.trials] == [30.0, 34.0]
-    assert len(runs.started) == 4
 
 
 def test_a_trial_is_repeated_for_what_it_depends_on_and_nothing_else(mine: str, runs: FakeRuns) -> None:
@@ -151,39 +121,6 @@ def test_weights_are_removed_unless_they_are_kept(mine: str, runs: FakeRuns, is_
     weights[0].touch()  # as if the comparison had been killed before it removed them
     compared(mine)
     assert not weights[0].exists()
-
-
-def test_a_failing_trial_does_not_stop_the_others(
-    mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def diverges_with_seed_2(pipeline: ResolvedPipeline) -> str:
-        (Path(pipeline.output) / "run").mkdir(parents=True, exist_ok=True)
-        fails = "/tile/" in pipeline.output and pipeline.pretrain.recipe.seed == 2
-        return "error: the loss is not finite at step 7" if fails else ""
-
-    runs.failures = diverges_with_seed_2
-    text = overlay("[compare]\nseeds = [1, 2]\n")
-    comparison = compared(mine, text)
-    assert len(runs.started) == 4 and len(comparison.trials) == 3
-    assert [arm.name for arm in comparison.arms()] == ["hierarchical", "tile"]
-    [failed] = comparison.failed
-    assert failed.description == "tile, seed 2 failed: the loss is not finite at step 7"
-    output = capsys.readouterr().out
-    assert f"{failed.description}\npage: " in output
-    assert "[4/4] tile, seed 2 failed: the loss" in output and "seed-2/log.txt" in output
-    runs.failures = lambda _: ""
-    comparison = compared(mine, text)
-    assert len(runs.started) == 5 and comparison.failed == ()
-    assert comparison.arms()[0].name == "tile"
-
-
-def test_an_arm_of_which_the_first_seed_failed_is_left_at_that(mine: str, runs: FakeRuns) -> None:
-    runs.failures = lambda pipeline: "error: too high" if "tile" in pipeline.output else ""
-    comparison = compared(mine, overlay("[compare]\nseeds = [1, 2]\n"))
-    assert runs.names == [
-        f"{name}/as-given/seed-{seed}" for name, seed in (("hierarchical", 1), ("tile", 1), ("hierarchical", 2))
-    ]
-    assert [arm.name for arm in comparison.arms()] == ["hierarchical"]
 
 
 def test_trials_with_other_rows_run_again(mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,17 +161,19 @@ def test_rows_that_are_gone_are_packed_before_finished_trials_are_judged(mine: s
     assert {trial.rows_sha256 for trial in comparison.trials} == {"of another text"}
 
 
-def test_a_comparison_of_which_every_trial_failed_is_an_error(mine: str, runs: FakeRuns) -> None:
-    runs.failures = lambda _: "error: no such text"
-    with pytest.raises(TrainingError, match=r"hierarchical, seed 42 failed: no such text; its output is in"):
-        compared(mine)
-    assert len(runs.started) == 1
-    for name in FIRST:
-        Path("out/compare/trials", name, "run").mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(Path("out/compare/trials", FIRST[1]))
+def test_a_comparison_of_which_only_the_control_has_finished_is_an_error(
+    mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails_but_for_the_control(pipeline: ResolvedPipeline) -> str:
+        (Path(pipeline.output) / "run").mkdir(parents=True, exist_ok=True)
+        return "" if "/own/" in pipeline.output else "error: no such text"
+
+    runs.failures = fails_but_for_the_control
+    control = '[compare]\ncontrol = "own"\n[compare.arms.own]\nlength = 32\nextension = false\n'
     with pytest.raises(TrainingError, match=r"every trial failed: hierarchical, seed 42 failed: no such text"):
-        compared(mine)
-    assert len(runs.started) == 3
+        compared(mine, overlay(control))
+    assert "[2/3] tile, seed 42 failed: no such text; its output is in" in capsys.readouterr().out
+    assert len(runs.started) == 3 and not Path("out/compare/comparison.json").exists()
 
 
 def test_a_control_arm_may_be_listed_first(tmp_path: Path, runs: FakeRuns, mine: str) -> None:

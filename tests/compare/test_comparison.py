@@ -8,11 +8,12 @@ import pytest
 
 from longmlm.artifacts.accuracy import Accuracy, Difference, Measured, paired_difference
 from longmlm.artifacts.metrics import EvaluationMetrics
-from longmlm.compare.comparison import Arm, Comparison, FailedTrial, Trial, mean_gain, student_cdf
+from longmlm.compare.comparison import Arm, Comparison, MeasuredTrial, mean_gain, student_cdf
+from longmlm.experiments.experiment import FailedTrial
 from longmlm.settings.masking import HeldOut
 
 
-def comparison(*trials: Trial, **settings: object) -> Comparison:
+def comparison(*trials: MeasuredTrial, **settings: object) -> Comparison:
     return Comparison(model="m", row_length=8, baseline="a", trials=trials, **settings)
 
 
@@ -26,7 +27,7 @@ def measured(accuracy: float, correct: tuple[int, ...] = (), selected: tuple[int
 
 def trial(
     *accuracies: float, arm: str = "a", seed: int = 1, base_chunks: float = 36.0, error: float = 0.0, **values: float
-) -> Trial:
+) -> MeasuredTrial:
     curve = tuple(
         EvaluationMetrics(
             step=10 * index,
@@ -37,7 +38,7 @@ def trial(
         )
         for index, accuracy in enumerate(accuracies)
     )
-    return Trial(arm=arm, seed=seed, values=values, curve=curve)
+    return MeasuredTrial(arm=arm, seed=seed, values=values, curve=curve)
 
 
 def test_recovered_is_the_first_of_two_consecutive_evaluations() -> None:

@@ -8,7 +8,7 @@ import pytest
 from longmlm.artifacts.accuracy import Accuracy, Difference, Measured
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.artifacts.provenance import Distilled
-from longmlm.compare.comparison import Arm, Comparison, FailedTrial, Trial
+from longmlm.compare.comparison import Arm, Comparison, MeasuredTrial
 from longmlm.compare.page import (
     BLOCKS_PICTURE,
     RECOVERY_PICTURE,
@@ -22,6 +22,7 @@ from longmlm.compare.page import (
     trials_table,
     write_comparison,
 )
+from longmlm.experiments.experiment import FailedTrial
 from tests.support.foreign import HOSTILE, PLAIN, page_structure, with_text
 
 
@@ -32,7 +33,7 @@ def measured(correct: int) -> Measured:
     return Measured(whole, (whole, Accuracy(None, None, None, 0)), (), (25,) * 4, counts)
 
 
-def trial(arm: str, seed: int, *correct: int, **views: int) -> Trial:
+def trial(arm: str, seed: int, *correct: int, **views: int) -> MeasuredTrial:
     curve = tuple(
         EvaluationMetrics(
             step=index,
@@ -43,7 +44,9 @@ def trial(arm: str, seed: int, *correct: int, **views: int) -> Trial:
         )
         for index, count in enumerate(correct)
     )
-    return Trial(arm=arm, seed=seed, values={"pretrain.recipe.learning_rate": 4e-4}, curve=curve, measured=views)
+    return MeasuredTrial(
+        arm=arm, seed=seed, values={"pretrain.recipe.learning_rate": 4e-4}, curve=curve, measured=views
+    )
 
 
 @pytest.fixture

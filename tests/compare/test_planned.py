@@ -17,7 +17,7 @@ from longmlm.config import parse, resolved_pipeline
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import ConfigError, DataError
-from longmlm.runtime.trials import Trials
+from longmlm.experiments.experiment import Trial
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.shipped import PACKAGE
 from longmlm.stages.run import result_of
@@ -36,7 +36,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(text: str, arm: str = "a", **values: object) -> Variant:
-    return variant(settings(written(Path(), "mine.toml", text)), arm, values, 42)
+    return variant(settings(written(Path(), "mine.toml", text)), Trial(arm=arm, values=values, seed=42))
 
 
 def test_an_arm_with_its_own_initialisation_has_none_of_the_settings_of_the_pipelines() -> None:
@@ -99,7 +99,7 @@ def test_an_arm_without_extension_has_no_settings_of_extend() -> None:
     config = settings(written(Path(), "mine.toml", text))
     assert len(combinations(config, "a")) == 4
     assert combinations(config, "own") == [{"pretrain.recipe.weight_decay": value} for value in (0.0, 0.1)]
-    assert variant(config, "own", {}, 42).pipeline.extend is None
+    assert variant(config, Trial(arm="own", seed=42)).pipeline.extend is None
 
 
 def test_numbers_as_keys_are_merged_into_arrays() -> None:
@@ -169,7 +169,7 @@ def test_the_best_arm_keeps_its_own_rows_and_the_rest_of_the_pipeline() -> None:
     text = f"{BASE}[pretrain.runtime]\nstop_when_recovered = true\n[compare.arms.a]\n[compare.arms.b]\nlength = 96\n"
     config = settings(written(Path(), "mine.toml", text))
     tables = best_pipeline(config, Arm(name="b", values={}, trials=()))
-    rows = variant(config, "b", {}, 42).pipeline.prepare.output
+    rows = variant(config, Trial(arm="b", seed=42)).pipeline.prepare.output
     best = resolved_pipeline(tables)
     assert best.prepare.output == best.pretrain.rows == best.evaluate.rows == best.release.rows == rows != "out/rows"
     assert best.pretrain.runtime.stop_when_recovered and best.output == "out"
@@ -216,7 +216,7 @@ def base_and_text() -> None:
 
 
 def key_of(names: dict[str, str]) -> dict[str, str]:
-    return planned(RENAMED.format(**names)).trial().key
+    return planned(RENAMED.format(**names)).planned().key
 
 
 @pytest.mark.usefixtures("base_and_text")
@@ -246,11 +246,11 @@ def test_another_model_changes_a_trial() -> None:
 def test_a_comparison_of_rows_of_other_text_is_refused() -> None:
     config = settings(written(Path(), "mine.toml", RENAMED.format(**NAMES)))
     prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
-    one = variant(config, "a", {}, 42)
+    one = variant(config, Trial(arm="a", seed=42))
     shutil.copytree("out/rows", "moved/rows")
     check_text(replace(one.pipeline.prepare, output="moved/rows"))
     write_text(22)
     with pytest.raises(DataError, match="out/rows was made from other text than the corpus holds now"):
-        RunningComparison(config).run(Trials(1), [one])
+        RunningComparison(config).run_all()
     Path("docs.jsonl").unlink()
     check_text(one.pipeline.prepare)

@@ -12,10 +12,11 @@ from longmlm.compare.planned import FOLDER, variant
 from longmlm.compare.settings import ComparedPipeline, CompareSettings
 from longmlm.config import read
 from longmlm.errors import ConfigError
+from longmlm.experiments.experiment import Trial
+from longmlm.experiments.processes import TRIAL
 from longmlm.needs import check_inputs
 from longmlm.reports.pages import made_with
 from longmlm.reports.tables import Table
-from longmlm.runtime.trials import TRIAL
 from longmlm.settings.publishing import redacted_address
 from tests.compare.fake_runs import settings
 from tests.support.pages import ROOT
@@ -100,7 +101,7 @@ def test_a_comparison_publishes_nothing_and_writes_no_secret(monkeypatch: pytest
     text = f"{BASE}[release]\n{publishing}recipe.onnx = true\n[prepare]\n{publishing}{ARMS}"
     config = settings(written(Path(), "mine.toml", text))
     check_inputs(config)  # neither the address nor what the release needs is looked for: trials are checked one by one
-    trial = variant(config, "a", {}, 42).trial()
+    trial = variant(config, Trial(arm="a", seed=42)).planned()
     assert "publish" not in trial.files[TRIAL]
     comparison = Comparison(model="m", row_length=64, baseline="a")
     monkeypatch.setattr(Comparison, "arms", lambda _: [Arm(name="a", values={}, trials=())])
@@ -131,7 +132,7 @@ def test_comparisons_of_the_experiments_are_of_valid_pipelines(path: Path) -> No
     }
     config = settings(*files.get(path.stem.partition("-")[0], []), str(path))
     seed = config.compare.seeds[0]
-    assert all(variant(config, arm, {}, seed).arm == arm for arm in config.compare.arms)
+    assert all(variant(config, Trial(arm=arm, seed=seed)).pipeline for arm in config.compare.arms)
     assert len(config.compare.arms) >= 2
 
 

@@ -11,6 +11,7 @@ from longmlm.downstream.artifacts import (
 )
 from longmlm.downstream.comparison import compared
 from longmlm.downstream.settings import Arm
+from longmlm.experiments.experiment import FailedTrial
 
 LABELS = ("no", "yes")
 CLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 80 + [0] * 20}
@@ -23,7 +24,7 @@ def trial(arm: str, correct: Sequence[int], seed: int = 1, fold: int = 0, **valu
         Prediction(
             document=f"d{fold}-{number:03}",
             unit=f"d{fold}-{number:03}",
-            labels=(LABELS[number % 2],),
+            truth=(LABELS[number % 2],),
             predicted=(LABELS[(number + 1 - is_correct) % 2],),
         )
         for number, is_correct in enumerate(correct)
@@ -39,17 +40,21 @@ def trial_of(
     return DownstreamTrial(arm=arm, dev_scores=dev_scores, predictions=predictions, **facts)
 
 
+def failed_trial(arm: str, **more: object) -> FailedTrial:
+    return FailedTrial(**{"arm": arm, "seed": 1, "reason": "no space", **more})
+
+
 def task(arms: Sequence[str], **changed: object) -> ComparedTask:
     """Returns a task whose arm "tfidf" has no model; the first arm is the baseline."""
     settings = {name: Arm(model=None if name == "tfidf" else f"owner/{name}", length=512) for name in arms}
-    facts = {"name": "news", "kind": "classification", "labels": LABELS, "is_multilabel": False, "num_documents": 300}
+    facts = {"name": "news", "target": "label", "labels": LABELS, "num_documents": 300}
     facts |= {"num_set_aside": 7, "num_folds": None, "arms": settings, "baseline": arms[0]}
     return ComparedTask(**{**facts, **changed})
 
 
-def comparison_of(arms: Mapping[str, Sequence[int]], failed: Mapping[str, str] | None = None) -> DownstreamComparison:
+def comparison_of(arms: Mapping[str, Sequence[int]], *failed: FailedTrial) -> DownstreamComparison:
     """Returns the comparison of one trial per arm."""
-    return compared(task([*arms]), [trial(arm, correct) for arm, correct in arms.items()], failed or {})
+    return compared(task([*arms]), [trial(arm, correct) for arm, correct in arms.items()], failed)
 
 
 def labelling(**found: Sequence[int]) -> DownstreamComparison:
@@ -59,6 +64,6 @@ def labelling(**found: Sequence[int]) -> DownstreamComparison:
     for arm, numbers in found.items():
         predicted = tuple(spans[number] for number in numbers)
         documents = [f"novel-{number}" for number in range(20)]
-        predictions = [Prediction(document=one, unit=one, spans=spans, predicted_spans=predicted) for one in documents]
+        predictions = [Prediction(document=one, unit=one, truth=spans, predicted=predicted) for one in documents]
         trials.append(trial_of(arm, tuple(predictions)))
-    return compared(task([*found], kind="labelling", labels=("PER",)), trials, {})
+    return compared(task([*found], target="spans", labels=("PER",)), trials, [])

@@ -9,12 +9,12 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.fine_tuned import MODEL
 from longmlm.config import read
 from longmlm.downstream import command
-from longmlm.downstream.artifacts import DownstreamComparison, DownstreamTrial, Prediction
+from longmlm.downstream.artifacts import DownstreamTrial, Prediction
 from longmlm.downstream.documents import read_labelled
 from longmlm.downstream.page import write_fine_tuned
 from longmlm.downstream.planned import TRAINING, TrialConfig
-from longmlm.runtime import trials as engine
-from longmlm.runtime.trials import TRIAL
+from longmlm.experiments import processes
+from longmlm.experiments.processes import TRIAL
 
 
 class FakeTrials:
@@ -27,14 +27,9 @@ class FakeTrials:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: list[TrialConfig] = []
         self.names: list[str] = []
-        self.written: list[int] = []
         self.failures: Callable[[TrialConfig], str] = lambda _: ""
-        monkeypatch.setattr(engine, "run_child", self.run_child)
-        monkeypatch.setattr(command, "write_downstream", self.write_record)  # the chart takes a second
-
-    def write_record(self, comparison: DownstreamComparison, folder: Path, _made_by: str) -> None:
-        self.written.append(comparison.num_trials)
-        artifact.write(folder / DownstreamComparison.FILE, comparison)
+        monkeypatch.setattr(processes, "run_child", self.run_child)
+        monkeypatch.setattr(command, "downstream_page", lambda *_: "page")  # the chart takes a second
 
     def run_child(self, arguments: Sequence[str], _: Mapping[str, str], log: Path, **__: str) -> tuple[int, str]:
         assert arguments[1:4] == ["-P", "-m", "longmlm.downstream.trial"]
@@ -48,14 +43,14 @@ class FakeTrials:
             return 2, ""
         for name in (TRAINING, MODEL) if trial.values else ():
             (folder / name).mkdir(exist_ok=True)
-        score = 80 - abs((trial.learning_rate or 2e-5) / 1e-5 - 2) + trial.seed / 100 - trial.fold / 10
+        score = 80 - abs((trial.learning_rate or 2e-5) / 1e-5 - 2) + trial.seed / 100 - (trial.fold or 0) / 10
         result = DownstreamTrial(
             arm=trial.arm_name,
             values=trial.values,
             seed=trial.seed,
             fold=trial.fold,
             dev_scores=(70.0, score, 60.0),
-            predictions=(Prediction(document="a", unit="a", labels=("sea",), predicted=("sea",)),),
+            predictions=(Prediction(document="a", unit="a", truth=("sea",), predicted=("sea",)),),
             num_untested=0,
         )
         write_fine_tuned(folder, trial, read_labelled(trial.task), result, 64)

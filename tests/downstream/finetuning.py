@@ -14,7 +14,7 @@ from longmlm.downstream.documents import read_labelled
 from longmlm.downstream.planned import TrialConfig
 from longmlm.downstream.settings import Arm, FinetuneRuntime, LabelledData, LabelledTask, Tuning
 from longmlm.downstream.trial import run_trial
-from longmlm.runtime.trials import TRIAL
+from longmlm.experiments.processes import TRIAL
 from tests.downstream.labelled import labelled_file, separable_file
 from tests.support.tiny import tiny_folder, with_fresh_process_state
 
@@ -40,7 +40,6 @@ def settings(model: Path, tmp_path: Path) -> TrialConfig:
         learning_rate=5e-3,
         num_epochs=6,
         seed=1,
-        fold=0,
         documents_sha256="",
         recipe=Tuning(documents_per_step=4, patience=6, precision="no"),
         runtime=FinetuneRuntime(num_threads=1),
@@ -80,4 +79,4 @@ def result_of(folder: Path) -> DownstreamTrial:
 
 
 def accuracy_of(trial: DownstreamTrial) -> float:
-    return 100 * sum(one.labels == one.predicted for one in trial.predictions) / len(trial.predictions)
+    return 100 * sum(one.truth == one.predicted for one in trial.predictions) / len(trial.predictions)

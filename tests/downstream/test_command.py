@@ -10,7 +10,6 @@ from longmlm.artifacts.fine_tuned import FineTuned
 from longmlm.config import parse
 from longmlm.downstream.artifacts import DownstreamComparison
 from longmlm.downstream.command import downstream
-from longmlm.downstream.planned import TrialConfig
 from longmlm.downstream.settings import DownstreamConfig
 from longmlm.errors import DataError, FolderError, TrainingError
 from longmlm.processes import exclusive_lock
@@ -34,7 +33,6 @@ model = "bundled:roberta-mini"
 """
 FAULTY = [{"id": "a", "text": "", "label": "sea"}, {"id": "b", "text": "No label."}, {"id": "c", "text": "Nor here."}]
 SLOW, FAST = "truncate/learning_rate-1e-05,num_epochs-3", "truncate/learning_rate-2e-05,num_epochs-3"
-OTHERS = ["seed-1-fold-1", "seed-2-fold-0", "seed-2-fold-1"]
 TRIALS = Path("out/downstream/trials")
 
 
@@ -78,20 +76,6 @@ def test_documents_folds_and_trials_are_summarised_first(
     assert all(record["origin"].startswith("docs.jsonl:") and record["reason"] for record in records)
 
 
-def test_values_are_chosen_with_the_first_seed_and_fold_then_all_run_and_are_reported_after_every_trial(
-    task: str, runs: FakeTrials
-) -> None:
-    run(task)
-    first = [f"{SLOW}/seed-1-fold-0", f"{FAST}/seed-1-fold-0", "tfidf/as-given/seed-1-fold-0"]
-    assert runs.names == [*first, *(f"{FAST}/{one}" for one in OTHERS), *(f"tfidf/as-given/{one}" for one in OTHERS)]
-    assert [(trial.learning_rate, trial.num_epochs) for trial in runs.started[:3]] == [
-        (1e-5, 3),
-        (2e-5, 3),
-        (None, None),
-    ]
-    assert runs.written == [*range(1, 10), 9]
-
-
 def test_finished_trials_are_not_repeated(task: str, runs: FakeTrials) -> None:
     run(task)
     run(task, "--runtime.num-threads", "1", "--baseline", "tfidf")  # which change no result
@@ -102,48 +86,24 @@ def test_finished_trials_are_not_repeated(task: str, runs: FakeTrials) -> None:
     assert not any("tfidf" in name for name in runs.names[9:])
 
 
-def test_a_trial_with_other_settings_or_documents_starts_anew(
-    task: str, runs: FakeTrials, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_values_by_the_development_score_run_on_all_seeds_and_folds(task: str, runs: FakeTrials) -> None:
     run(task)
-    names = runs.names[:]
-    of_models = [name for name in names if "truncate" in name]
-    first = "[2/9] truncate, learning_rate 2e-05, num_epochs 3, seed 1, fold 0 starts anew: other"
-    run(task, "--recipe.patience", "3")
-    assert f"{first} settings; its earlier result is now in " in capsys.readouterr().out
-    assert runs.names == names + of_models, "TF-IDF has no patience"
-    assert (TRIALS / FAST / "seed-1-fold-0.earlier" / "trial.json").is_file()
-    Path("docs.jsonl").write_bytes(json_bytes(two_classes(22)))
-    run(task, "--recipe.patience", "3")
-    assert f"{first} documents; its earlier result is now in " in capsys.readouterr().out
-    assert runs.names == names + of_models + names
+    assert runs.names[3:6] == [f"{FAST}/{one}" for one in ("seed-1-fold-1", "seed-2-fold-0", "seed-2-fold-1")]
 
 
-def test_a_failed_trial_is_recorded_and_ends_the_command_with_an_error_after_the_report(
+def test_failed_trials_end_the_command_with_an_error_after_the_report(
     task: str, runs: FakeTrials, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(trial: TrialConfig) -> str:
-        return "error: the loss is not finite" if (trial.arm_name, trial.seed) == ("truncate", 2) else ""
-
-    runs.failures = fails
+    runs.failures = lambda trial: "error: the loss is not finite" if trial.values and trial.seed == 2 else ""
     with pytest.raises(TrainingError, match=r"^2 of 9 trials failed: fix what failed, and run the same command again$"):
         run(task)
-    names = [f"truncate, learning_rate 2e-05, num_epochs 3, seed 2, fold {fold}" for fold in (0, 1)]
-    assert comparison().failed == dict.fromkeys(names, "the loss is not finite")
+    assert [(one.seed, one.fold, one.reason) for one in comparison().failed] == [
+        (2, fold, "the loss is not finite") for fold in (0, 1)
+    ]
     assert "page: out/downstream/index.html\n2 of 9 trials failed; " in capsys.readouterr().out
     runs.failures = lambda _: ""
     run(task)
-    assert len(runs.started) == 11 and comparison().failed == {}
-
-
-def test_an_arm_whose_trials_all_fail_is_not_repeated_on_other_folds(task: str, runs: FakeTrials) -> None:
-    runs.failures = lambda trial: "error: no" if trial.values else ""
-    with pytest.raises(TrainingError, match="2 of 6 trials failed, no result of truncate"):
-        run(task)
-    assert len(runs.started) == 2 + 4
-    runs.failures = lambda _: "error: no"
-    with pytest.raises(TrainingError, match="every trial failed: truncate, learning_rate 1e-05"):
-        run(task, "--output", "again")
+    assert len(runs.started) == 11 and comparison().failed == ()
 
 
 def test_only_the_best_trial_of_an_arm_keeps_its_model_unless_all_are_kept(

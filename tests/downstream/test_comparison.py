@@ -9,8 +9,7 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.downstream.artifacts import DownstreamComparison, DownstreamTrial
 from longmlm.downstream.comparison import chosen_values, compared
-from longmlm.errors import ArtifactError
-from tests.downstream.compared_arms import comparison_of, labelling, task, trial
+from tests.downstream.compared_arms import comparison_of, failed_trial, labelling, task, trial
 
 LOW, MIDDLE, HIGH = ([int(number < share) for number in range(100)] for share in (60, 70, 80))
 
@@ -31,14 +30,14 @@ def test_arms_are_sorted_by_the_main_metric_with_paired_differences() -> None:
 def test_the_trials_of_the_best_values_count() -> None:
     trials = [trial("base", LOW, rate=1.0), trial("base", HIGH, rate=2.0), trial("base", HIGH, seed=2, rate=2.0)]
     assert chosen_values(trials) == {"rate": 2.0}
-    [arm] = compared(task(["base"]), [replace(one, num_untested=3) for one in trials], {}).arms
+    [arm] = compared(task(["base"]), [replace(one, num_untested=3) for one in trials], []).arms
     assert (arm.values, arm.seeds, arm.scores[0].mean) == ({"rate": 2.0}, (1, 2), 80.0)
 
 
 def test_a_seed_is_measured_over_all_of_its_folds() -> None:
     folds = [trial("base", correct, fold=fold) for fold, correct in enumerate(([1] * 10, [0] * 30))]
     others = [trial("base", correct, seed=2, fold=fold) for fold, correct in enumerate(([1] * 10, [1] * 30))]
-    comparison = compared(task(["base"]), [replace(one, num_untested=3) for one in (*folds, *others)], {})
+    comparison = compared(task(["base"]), [replace(one, num_untested=3) for one in (*folds, *others)], [])
     [arm] = comparison.arms
     assert arm.num_documents == 40 and comparison.num_untested == 6, "of each seed"
     assert arm.scores[0].mean == pytest.approx((25 + 100) / 2)
@@ -56,25 +55,15 @@ def test_documents_of_a_group_count_as_one_in_the_interval() -> None:
     widths = []
     for size in (1, 10):
         trials = [of_groups(one, size) for one in (trial("base", LOW), trial("good", HIGH))]
-        good = compared(task(["base", "good"]), trials, {}).arms[0]
+        good = compared(task(["base", "good"]), trials, []).arms[0]
         assert good.differences[0].mean == pytest.approx(20)
         widths.append((good.differences[0].high or 0) - (good.differences[0].low or 0))
     assert widths[1] == pytest.approx(widths[0] * 10**0.5, rel=0.2)  # each group is all right or all wrong
 
 
-def test_arms_with_another_truth_are_refused() -> None:
-    base, other = trial("base", [1, 0, 1]), trial("other", [1, 1, 1])
-    first, second, third = other.predictions
-    changed = replace(other, predictions=(first, replace(second, labels=("no",)), third))
-    message = r"^trials of base and other differ .* of document .d0-001.: name another .*$"
-    with pytest.raises(ArtifactError, match=message):
-        compared(task(["base", "other"]), [base, changed], {})
-
-
 def test_a_baseline_that_failed_leaves_no_difference() -> None:
-    comparison = compared(task(["base", "other"]), [trial("other", [1, 0])], {"base, seed 1": "out of memory"})
-    assert comparison.arms[0].differences == ()
-    assert comparison.failed == {"base, seed 1": "out of memory"}
+    comparison = compared(task(["base", "other"]), [trial("other", [1, 0])], [failed_trial("base")])
+    assert comparison.arms[0].differences == () and comparison.arms_without_result == ["base"]
 
 
 def test_models_are_compared_with_tfidf() -> None:
@@ -87,7 +76,7 @@ def test_arms_are_compared_on_the_documents_that_all_of_them_predicted() -> None
     first, second = [1] * 10 + [0] * 10, [1] * 20
     trials = [trial("base", first), trial("other", first)]
     trials += [trial("other", second, fold=1), trial("other", second, seed=2)]
-    comparison = compared(task(["base", "other"]), trials, {})
+    comparison = compared(task(["base", "other"]), trials, [])
     assert [(arm.arm, arm.num_documents, arm.seeds) for arm in comparison.arms] == [
         ("base", 20, (1,)),
         ("other", 20, (1,)),
@@ -107,6 +96,6 @@ def test_spans_are_scored_as_entities() -> None:
 
 
 def test_the_file_holds_all_of_it(tmp_path: Path) -> None:
-    for comparison in (labelling(base=(1,)), comparison_of({"base": [1, 0]}, {"x": "y"})):
+    for comparison in (labelling(base=(1,)), comparison_of({"base": [1, 0]}, failed_trial("base"))):
         artifact.write(tmp_path / "downstream.json", comparison)
         assert artifact.read(DownstreamComparison, tmp_path / "downstream.json") == comparison

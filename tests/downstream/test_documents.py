@@ -79,7 +79,7 @@ def test_labels_spans_and_tags_are_the_same_from_every_kind_of_file(tmp_path: Pa
         found = [document.labels for document in corpus.documents]
         assert [tuple(map(str.lower, labels)) for labels in found] == labels  # Python spells True and False otherwise
         assert corpus.labels == tuple(sorted({label for labels in found for label in labels}))
-        assert (corpus.is_multilabel, corpus.set_aside) == (is_multilabel, ())
+        assert (corpus.target == "labels", corpus.set_aside) == (is_multilabel, ())
     spans: list[Any] = [[9, 12, "STATE"], [4, 8, "PLACE"]]
     in_lists = json.dumps(spans) if ending == "parquet" else spans  # which has no lists of mixed types
     keys = ("start", "end", "label")
@@ -148,7 +148,7 @@ def test_classes_of_labels_spans_and_tags_have_names(tmp_path: Path) -> None:
     Dataset.from_dict({"text": TEXTS[:3], "label": [[1, 0], [], [0]]}, topics).to_parquet(tmp_path / "topics.parquet")
     corpus = corpus_in(tmp_path / "topics.parquet")
     assert [document.labels for document in corpus.documents] == [("art", "law"), (), ("law",)]
-    assert corpus.is_multilabel
+    assert corpus.target == "labels"
     span = {"start": Value("int64"), "end": Value("int64"), "label": ClassLabel(names=["PER", "LOC"])}
     entities = [{"start": 0, "end": 4, "label": 0}, {"start": 8, "end": 12, "label": 1}]
     columns, features = {"text": ["Anna in Bern"], "spans": [entities]}, {"text": Value("string"), "spans": [span]}

@@ -7,9 +7,10 @@ import pytest
 
 from longmlm.config import parse, read
 from longmlm.downstream.documents import read_labelled
-from longmlm.downstream.planned import Plan
+from longmlm.downstream.planned import arm_trials, combinations, planned_trial
 from longmlm.downstream.settings import DownstreamConfig
 from longmlm.errors import ModelError
+from longmlm.experiments.experiment import Trial
 from longmlm.settings.shipped import PACKAGE
 from tests.downstream.labelled import json_bytes, two_classes
 from tests.support.prepare_settings import written
@@ -24,6 +25,7 @@ data.files = ["{text}"]
 model = "{model}"
 frozen = true
 """
+VALUES = {"learning_rate": 1e-3, "num_epochs": 1}
 NAMES = {"model": "base", "text": "docs.jsonl", "output": "out"}
 
 
@@ -36,7 +38,8 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def key_of(names: dict[str, str], more: str = "") -> dict[str, str]:
     config = read(DownstreamConfig, [Path(written(Path(), "task.toml", TASK.format(**names) + more))])
-    return Plan.of(config, read_labelled(config.task)).trial("a", {"learning_rate": 1e-3, "num_epochs": 1}, 42, 0).key
+    arm = arm_trials(config, read_labelled(config.task))["a"]
+    return planned_trial(config, arm, Trial(arm="a", values=VALUES, seed=42)).key
 
 
 def test_another_path_of_the_same_things_does_not_change_a_trial() -> None:
@@ -74,4 +77,4 @@ def test_a_length_beyond_the_positions_of_the_model_is_refused() -> None:
 def test_tasks_of_the_experiments_are_valid(path: Path) -> None:
     config = parse(DownstreamConfig, [str(path)])
     assert (config.task.kind == "classification") == any(arm.model is None for arm in config.arms.values())
-    assert Plan(config, {}).num_trials > len(config.arms) > 2
+    assert all(combinations(config.recipe, arm) for arm in config.arms.values()) and len(config.arms) > 2

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from longmlm.downstream import reading
-from longmlm.downstream.artifacts import LabelledSpan
+from longmlm.downstream.artifacts import LabelledSpan, Target
 from longmlm.downstream.documents import LabelledCorpus, units_of
 from longmlm.downstream.reading import IGNORED, Example, bio_labels, collate, examples_of, set_reading, windows_overlap
 from longmlm.downstream.records import LabelledDocument
-from longmlm.downstream.settings import Arm, TaskKind
+from longmlm.downstream.settings import Arm
 from longmlm.settings.shipped import PACKAGE
 
 TOKENIZER = AutoTokenizer.from_pretrained(PACKAGE / "bundled" / "roberta-mini")
@@ -22,16 +22,16 @@ LABELLED = LabelledDocument(id="d", text=TEXT, labels=("a",))
 WHOLE = TOKENIZER(TEXT)["input_ids"]
 
 
-def corpus_of(*documents: LabelledDocument, is_multilabel: bool = False) -> LabelledCorpus:
+def corpus_of(*documents: LabelledDocument, target: Target = "label") -> LabelledCorpus:
     labels = sorted({label for document in documents for label in document.all_labels})
-    return LabelledCorpus(documents, units_of(documents), tuple(labels), is_multilabel, ())
+    return LabelledCorpus(documents, units_of(documents), tuple(labels), target, ())
 
 
-def read(corpus: LabelledCorpus, reads: str, length: int, kind: TaskKind = "classification") -> list[Example]:
+def read(corpus: LabelledCorpus, reads: str, length: int) -> list[Example]:
     """Returns the documents as an arm reads them, the last one first."""
     arm = Arm(model="m", reads=reads)
     set_reading(TOKENIZER, arm, length)
-    return [*examples_of(corpus, range(len(corpus.documents))[::-1], TOKENIZER, arm, kind)]
+    return [*examples_of(corpus, range(len(corpus.documents))[::-1], TOKENIZER, arm)]
 
 
 def test_first_last_and_chunks_are_parts_of_the_whole_document() -> None:
@@ -56,8 +56,8 @@ def test_the_classes_of_tokens_give_the_spans_back(reads: str, data: st.DataObje
             spans.append(LabelledSpan(begin, begin + len(part), data.draw(st.sampled_from(["LOC", "PER"]))))
         begin, number = begin + len(part) + 1, number + size
     other = LabelledDocument(id="e", text="a b", spans=(LabelledSpan(0, 1, "LOC"), LabelledSpan(2, 3, "PER")))
-    corpus = corpus_of(LabelledDocument(id="d", text=text, spans=tuple(spans)), other)
-    _, example = read(corpus, reads, 16, "labelling")
+    corpus = corpus_of(LabelledDocument(id="d", text=text, spans=tuple(spans)), other, target="spans")
+    _, example = read(corpus, reads, 16)
     names = bio_labels(corpus.labels)
     options = {"stride": windows_overlap(16) if reads == "chunks" else 0, "return_offsets_mapping": True}
     encoded = TOKENIZER(text, truncation=True, return_overflowing_tokens=True, **options)
@@ -89,7 +89,7 @@ def test_a_token_of_two_spans_is_the_second_ones_where_that_has_no_other(offsets
 
 def test_batches_are_padded_on_the_right_and_chunks_know_their_document() -> None:
     other = LabelledDocument(id="e", text="One.", labels=("b",))
-    corpus = corpus_of(replace(LABELLED, labels=("a", "b")), other, is_multilabel=True)
+    corpus = corpus_of(replace(LABELLED, labels=("a", "b")), other, target="labels")
     examples = read(corpus, "chunks", 10)
     batch, [shortest] = collate(examples, pad=1), examples[0].inputs
     assert batch["owners"].tolist() == [0] + [1] * len(examples[1].inputs)

@@ -27,6 +27,7 @@ from longmlm.release import export
 from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release
+from tests.downstream.compared_arms import failed_trial
 from tests.downstream.compared_arms import task as compared_task
 from tests.downstream.finetuning import Run, labelling, model, result_of, run, settings
 from tests.support.tiny import LONG_POSITIONS, prove_in_this_process, tiny_extension, tiny_folder
@@ -59,7 +60,7 @@ def test_a_classifier_is_released_with_a_card(
     verify(output)
     stock = AutoModelForSequenceClassification.from_pretrained(output)
     labels = {*stock.config.id2label.values()}
-    assert labels == {label for one in result_of(trial).predictions for label in one.labels}
+    assert labels == {label for one in result_of(trial).predictions for label in one.truth}
     predict = pipeline("text-classification", model=str(output), truncation=True)
     assert predict("A long text. " * 100)[0]["label"] in labels
     card = ModelCard.load(output / "README.md")
@@ -189,11 +190,11 @@ def test_the_card_has_the_comparison_and_a_changed_one_makes_a_new_release(
     kept = tokenizer(text, truncation=True)["input_ids"]
     assert len(kept) == 32 and kept[1:-1] == tokenizer(text, add_special_tokens=False)["input_ids"][-30:]
     facts = compared_task(["first", "second"], labels=("blue", "red"))
-    add_comparison(trial, compared(facts, [result_of(trial)], {}))
+    add_comparison(trial, compared(facts, [result_of(trial)], []))
     text = (released(trial) / "README.md").read_text(encoding="utf-8")
     assert "already holds this release" not in capsys.readouterr().out
     assert "differences are to `first`, in points:" in text and "| first |" in text
-    add_comparison(trial, compared(facts, [result_of(trial)], {"second, seed 1": "out of memory"}))
+    add_comparison(trial, compared(facts, [result_of(trial)], [failed_trial("second")]))
     released(trial)
     assert "already holds this release" in capsys.readouterr().out, "the card does not show failed trials"
     add_comparison(trial, None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from longmlm.downstream.artifacts import Prediction
+from longmlm.downstream.artifacts import Prediction, Target
 from longmlm.downstream.documents import LabelledCorpus, units_of
 from longmlm.downstream.folds import Fold
 from longmlm.downstream.records import LabelledDocument
@@ -20,10 +20,10 @@ WORDS = {"sport": ["goal", "team", "match"], "law": ["court", "judge", "appeal"]
 CHARACTERS = {"law": "法院判决", "food": "面包汤盐"}
 
 
-def corpus_of(texts: Sequence[tuple[str, tuple[str, ...]]], *, is_multilabel: bool = False) -> LabelledCorpus:
+def corpus_of(texts: Sequence[tuple[str, tuple[str, ...]]], target: Target = "label") -> LabelledCorpus:
     documents = tuple(LabelledDocument(id=str(n), text=text, labels=labels) for n, (text, labels) in enumerate(texts))
     labels = sorted({label for _, labels in texts for label in labels})
-    return LabelledCorpus(documents, units_of(documents), tuple(labels), is_multilabel, ())
+    return LabelledCorpus(documents, units_of(documents), tuple(labels), target, ())
 
 
 def fold_of(corpus: LabelledCorpus) -> Fold:
@@ -56,7 +56,7 @@ def results_of(corpus: LabelledCorpus, length: int | None = None) -> tuple[list[
 def accuracy(corpus: LabelledCorpus, length: int | None = None) -> float:
     predictions, _ = results_of(corpus, length)
     assert [one.document for one in predictions] == [str(number) for number in fold_of(corpus).test]
-    return sum(one.predicted == one.labels for one in predictions) / len(predictions)
+    return sum(one.predicted == one.truth for one in predictions) / len(predictions)
 
 
 def test_words_of_a_label_are_learnt() -> None:
@@ -89,10 +89,10 @@ def test_several_labels_are_predicted_each_for_itself() -> None:
     chosen = [tuple(label for label in WORDS if generator.random() < 0.5) for _ in range(120)]
     words = [[*FILLER, *(word for label in labels for word in WORDS[label])] for labels in chosen]
     texts = [(" ".join(one), (*labels, "all")) for one, labels in zip(words, chosen, strict=True)]
-    corpus = corpus_of(texts, is_multilabel=True)
+    corpus = corpus_of(texts, "labels")
     predictions, dev_score = results_of(corpus)
     assert dev_score > 95
-    correct = [set(one.predicted) == set(one.labels) for one in predictions]
+    correct = [set(one.predicted) == set(one.truth) for one in predictions]
     assert sum(correct) / len(correct) > 0.95
     assert all(one.probabilities[0] == 1 for one in predictions)  # "all", which every training document has
 

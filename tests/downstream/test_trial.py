@@ -48,9 +48,9 @@ def test_a_separable_task_is_learnt_and_the_model_loads_in_transformers(settings
     assert len(trial.dev_scores) == settings.num_epochs
     assert trial.values == {"learning_rate": settings.learning_rate, "num_epochs": settings.num_epochs}
     corpus = read_labelled(settings.task)
-    tested = [corpus.documents[number] for number in fold_of(corpus, settings.task, settings.seed, 0).test]
+    tested = [corpus.documents[number] for number in fold_of(corpus, settings.task, settings.seed, None).test]
     assert [one.document for one in trial.predictions] == [document.id for document in tested]
-    assert [one.labels for one in trial.predictions] == [document.labels for document in tested]
+    assert [one.truth for one in trial.predictions] == [document.labels for document in tested]
     assert not (folder / TRAINING).exists()
     verify(folder / "model")
     stock = AutoModelForSequenceClassification.from_pretrained(folder / "model").eval()
@@ -69,9 +69,9 @@ def test_spans_are_learnt_in_windows_and_predicted_as_the_released_pipeline_does
 ) -> None:
     folder = run(labelling)
     trial = result_of(folder)
-    assert main_score(trial.predictions, "labelling", is_multilabel=False) > 95 and max(trial.dev_scores) > 95
+    assert main_score(trial.predictions, read_labelled(labelling.task)) > 95 and max(trial.dev_scores) > 95
     documents = {document.id: document for document in read_labelled(labelling.task).documents}
-    assert all(one.spans == documents[one.document].spans for one in trial.predictions)
+    assert all(one.truth == documents[one.document].spans for one in trial.predictions)
     stock = AutoModelForTokenClassification.from_pretrained(folder / "model").eval()
     assert [*stock.config.id2label.values()] == ["O", "B-blue", "I-blue", "B-red", "I-red"]
     options = {"aggregation_strategy": "simple", "stride": (LENGTH - 2) // 2}
@@ -80,7 +80,7 @@ def test_spans_are_learnt_in_windows_and_predicted_as_the_released_pipeline_does
     text = documents[longest.document].text
     assert len(find.tokenizer(text, truncation=False)["input_ids"]) > LENGTH == find.tokenizer.model_max_length
     found = [LabelledSpan(one["start"], one["end"], one["entity_group"]) for one in find(text)]
-    assert tuple(found) == longest.predicted_spans != ()
+    assert tuple(found) == longest.predicted != ()
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_by_default_a_trial_trains_in_what_auto_means_whatever_is_exported_for_a
 
 def test_spans_beyond_the_length_are_not_found(labelling: TrialConfig, run: Run) -> None:
     trial = result_of(run(replace(labelling, arm=replace(labelling.arm, reads="first"), num_epochs=4)))
-    last = [max(span.end for span in one.predicted_spans) for one in trial.predictions if one.predicted_spans]
-    true = [max(span.end for span in one.spans) for one in trial.predictions if one.spans]
+    last = [max(span.end for span in one.predicted) for one in trial.predictions if one.predicted]
+    true = [max(span.end for span in one.truth) for one in trial.predictions if one.truth]
     assert 0 < max(last) < 6 * LENGTH < max(true)
 
 
@@ -237,7 +237,7 @@ def test_documents_with_several_labels(settings: TrialConfig, run: Run, tmp_path
     task = replace(settings.task, data=replace(settings.task.data, files=(str(file),)))
     folder = run(replace(settings, task=task, num_epochs=10))
     trial = result_of(folder)
-    assert {len(one.labels) for one in trial.predictions} == {1, 2}
+    assert {len(one.truth) for one in trial.predictions} == {1, 2}
     assert accuracy_of(trial) > 80
     config = AutoModelForSequenceClassification.from_pretrained(folder / "model").config
     assert config.problem_type == "multi_label_classification"
@@ -267,7 +267,7 @@ def test_a_frozen_encoder_stays_in_place_where_the_head_reads_more_than_the_firs
 ) -> None:
     frozen = replace(settings, arm=replace(settings.arm, frozen=True))
     cached = result_of(run(frozen)).predictions
-    monkeypatch.setattr(models.FirstTokens, "forward", lambda *_, **__: (torch.zeros(1, 1, 16), torch.ones(1, 16)))
+    monkeypatch.setattr(models._Remembered, "__call__", lambda *_, **__: (torch.zeros(1, 1, 16), torch.ones(1, 16)))
     found = result_of(run(frozen, "in-place")).predictions
     assert [one.document for one in found] == [one.document for one in cached]
     for one, other in zip(found, cached, strict=True):

@@ -21,7 +21,7 @@ def task_entry(found: DownstreamComparison) -> dict[str, object]:
     """Returns the task and the result of each arm."""
     task = found.task
     return {
-        "kind": task.kind,
+        "kind": "labelling" if task.target == "spans" else "classification",
         "documents": task.num_documents,
         "folds": task.num_folds,
         "baseline": task.baseline,

@@ -24,14 +24,14 @@ from typing import Any
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Difference, PairAccuracy, paired_difference
-from longmlm.compare.comparison import Arm, Comparison, Trial, accuracy_of, student_cdf
+from longmlm.compare.comparison import Arm, Comparison, MeasuredTrial, accuracy_of, student_cdf
 from longmlm.data.rows import Rows, open_named_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.evaluation.frozen import FrozenRows, whole
 from longmlm.evaluation.measure import measure, measure_pairs
+from longmlm.experiments.experiment import Trial
 from longmlm.model.loading import load_trained
 from longmlm.model.mlm import MlmObjective
-from longmlm.runtime.trials import TRIALS, folder_name
 from longmlm.settings.masking import HeldOut, PairKind
 from longmlm.training.run_folder import model_or_best_checkpoint
 
@@ -49,7 +49,7 @@ class CommonRows:
     pairs: Rows | None
     held_out: HeldOut
 
-    def measured(self, folder: Path, trial: Trial) -> tuple[Trial, dict[PairKind, PairAccuracy]]:
+    def measured(self, folder: Path, trial: MeasuredTrial) -> tuple[MeasuredTrial, dict[PairKind, PairAccuracy]]:
         """Returns a trial with the accuracy of its model on the common rows, and that on pairs of each kind.
 
         The accuracy of a trial that was evaluated on the common rows is not measured again.
@@ -58,7 +58,7 @@ class CommonRows:
         has_pairs = self.pairs is not None and trial.rows_sha256 == self.pairs.sha256
         if trial.has_rows_of(common) and not has_pairs:
             return trial, {}
-        run = folder / TRIALS / trial.arm / folder_name(trial.values) / f"seed-{trial.seed}" / "run"
+        run = Trial(arm=trial.arm, values=trial.values, seed=trial.seed).folder_in(folder) / "run"
         loaded = load_trained(name := model_or_best_checkpoint(str(run)))
         objective, vocabulary = MlmObjective(loaded.model), vocabulary_of_pretrained(loaded.tokenizer, name)
 

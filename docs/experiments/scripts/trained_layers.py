@@ -20,7 +20,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import row_difference
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import Extension
-from longmlm.compare.comparison import Comparison, Trial
+from longmlm.compare.comparison import Comparison, MeasuredTrial
 from longmlm.evaluation.frozen import RowView, viewer_of
 from longmlm.evaluation.measure import Subject, tallies
 from longmlm.evaluation.tally import Tally
@@ -47,7 +47,7 @@ def difference(first: Tally, second: Tally) -> dict[str, float] | None:
     return None if found is None else asdict(found)
 
 
-def record(trial: Trial, options: argparse.Namespace) -> dict[str, Any]:
+def record(trial: MeasuredTrial, options: argparse.Namespace) -> dict[str, Any]:
     """Returns what a trial measured on whole rows; its tokens include the distillation."""
     before, after, recovery = trial.before.whole, trial.after.whole, trial.curve[-1].recovery
     return {
@@ -65,11 +65,11 @@ def record(trial: Trial, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def trial_of(name: str, run: Path, extension: Extension | None, seed: int) -> Trial:
+def trial_of(name: str, run: Path, extension: Extension | None, seed: int) -> MeasuredTrial:
     """Returns a run as a trial of a comparison."""
     tokens = extension.distilled.tokens if extension and extension.distilled else 0
     curve = tuple(replace(line, tokens=tokens + line.tokens) for line in MetricsFile(run).evaluations())
-    return Trial(arm=name, seed=seed, curve=curve)
+    return MeasuredTrial(arm=name, seed=seed, curve=curve)
 
 
 def report(options: argparse.Namespace) -> None:

@@ -15,21 +15,21 @@ from pathlib import Path
 
 import tomli_w
 
-from longmlm.artifacts.artifact import PAGE_FILE, present
+from longmlm.artifacts.artifact import present
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.compare.comparison import Comparison, FailedTrial, Trial, accuracy_of
+from longmlm.compare.comparison import Arm, Comparison, MeasuredTrial, accuracy_of, rank
 from longmlm.compare.page import arms_table, finding, write_comparison
 from longmlm.compare.planned import FOLDER, Variant, best_pipeline, combinations, variant
 from longmlm.compare.settings import ComparedPipeline
 from longmlm.errors import TrainingError, counted
+from longmlm.experiments.experiment import Experiment, Trial, print_report
+from longmlm.experiments.processes import Outcome, PlannedTrial, has_finished, read_record
 from longmlm.folders import write_text
 from longmlm.needs import check_inputs
 from longmlm.processes import exclusive_lock
 from longmlm.reports.pages import made_with
-from longmlm.reports.tables import text_table
-from longmlm.runtime.trials import Outcome, Trials, has_finished, read_record
 from longmlm.settings.publishing import redacted_settings
 from longmlm.settings.tables import table_at, without_empty_tables
 from longmlm.staleness import check_text
@@ -53,89 +53,78 @@ def compare(config: ComparedPipeline) -> None:
         best = best_pipeline(config, arms[0])
         num_steps = table_at(best, "pretrain", "recipe").get("num_steps", config.pretrain.recipe.num_steps)
         write_text(folder / PIPELINE, f"# {finding(comparison)}\n{tomli_w.dumps(redacted_settings(best))}")
-        print(text_table(arms_table(comparison)), *(trial.description for trial in comparison.failed), sep="\n")
-        print(f"page: {folder / PAGE_FILE}", finding(comparison), sep="\n")
+        print_report(arms_table(comparison), comparison.failed, folder, finding(comparison))
         print(f"to train the best arm anew, for {counted(num_steps, 'step')}: longmlm run {folder / PIPELINE}")
 
 
-class RunningComparison:
-    """A comparison so far: the trials that have finished, and those that failed."""
+class RunningComparison(Experiment[MeasuredTrial, Comparison]):
+    """The trials of a comparison, those of the control arm last."""
 
     def __init__(self, config: ComparedPipeline) -> None:
-        self.config = config
-        self.finished: list[Trial] = []
-        self.failed: list[FailedTrial] = []
-
-    def run_all(self) -> Comparison:
-        """Runs each arm with every combination of the searched values, then the best of each with the other seeds.
-
-        The control arm comes last.
-        """
-        config, (first, *others) = self.config, self.config.compare.seeds
         arms = sorted(config.compare.arms, key=lambda name: name == config.compare.control)
-        searched = [variant(config, arm, values, first) for arm in arms for values in combinations(config, arm)]
-        trials = Trials(num_planned=len(searched) + len(others) * len(arms))
-        self.run(trials, searched)
-        comparison = self.write()
-        for arm in (arm for arm in arms if comparison.choices(arm)):
-            values = comparison.arm(arm).values
-            self.run(trials, [variant(config, arm, values, seed) for seed in others])
-        return self.write()
+        super().__init__(
+            {arm: combinations(config, arm) for arm in arms}, [(seed, None) for seed in config.compare.seeds]
+        )
+        self.config = config
+        self.variants: dict[str, Variant] = {}
 
-    def run(self, trials: Trials, variants: Sequence[Variant]) -> None:
-        """Runs the trials of these variants that have not finished.
-
-        Before any trial starts, raises the error of the first setting of a trial that cannot be used. Raises
-        TrainingError if the very first trial fails before training.
-        """
-        for one in variants:
-            if not has_finished(one.trial()):
+    def ordered(self, trials: Sequence[Trial]) -> Sequence[Trial]:
+        """Returns finished trials last if rows are missing: they are judged by rows once these are packed."""
+        variants = {trial.name: variant(self.config, trial) for trial in trials}
+        self.variants |= variants
+        for one in variants.values():
+            if not has_finished(one.planned()):
                 check_inputs(one.pipeline)
-        packed = {one.rows: one.pipeline.prepare for one in variants if one.rows.is_file()}
+        packed = {one.rows: one.pipeline.prepare for one in variants.values() if one.rows.is_file()}
         for config in packed.values():
             check_text(config)
-        if not all(one.rows in packed for one in variants):  # finished trials are judged by rows once they are packed
-            variants = sorted(variants, key=lambda one: has_finished(one.trial()))
-        for one in variants:
-            outcome = run_trial(trials, one)
-            if outcome.error:
-                self.failed.append(FailedTrial(arm=one.arm, seed=one.seed, values=one.values, reason=outcome.error))
-            else:
-                if not self.config.compare.keep_weights:
-                    remove_weights(one.folder)
-                self.finished.append(trial := measured_trial(one))
-                before, after = accuracy_of(trial.before), accuracy_of(trial.after)
-                when = "finished before, " if outcome.was_finished else ""
-                print(f"{outcome.label}: {when}{before:.2f} % before training, {after:.2f} % after", flush=True)
-            self.write()
+        if all(one.rows in packed for one in variants.values()):
+            return trials
+        return sorted(trials, key=lambda trial: has_finished(variants[trial.name].planned()))
+
+    def planned(self, trial: Trial) -> PlannedTrial:
+        """Returns how a trial runs; its key depends on whether its rows are packed."""
+        return self.variants[trial.name].planned()
+
+    def run_trial(self, trial: Trial) -> Outcome:
+        """Runs a trial unless it has finished; missing rows are packed first, so that their hash is in its key."""
+        planned, rows = self.planned(trial), self.variants[trial.name].rows
+        if not rows.is_file() and not has_finished(planned):
+            name, arguments = f"{planned.name}, packing rows", (*planned.arguments, "--until", "prepare")
+            packing = replace(planned, name=name, arguments=arguments, result=str(rows.absolute()))
+            if (outcome := self.processes.run(packing)).error:
+                return outcome
+        return super().run_trial(trial)
+
+    def finish(self, trial: Trial) -> tuple[MeasuredTrial, str]:
+        """Returns what a trial measured; removes its weights unless they are kept."""
+        one = self.variants[trial.name]
+        if not self.config.compare.keep_weights:
+            remove_weights(one.folder)
+        measured = measured_trial(one)
+        before, after = accuracy_of(measured.before), accuracy_of(measured.after)
+        return measured, f"{before:.2f} % before training, {after:.2f} % after"
+
+    def rank(self, found: MeasuredTrial) -> tuple[bool, float, float]:
+        """Returns the rank of an arm with this trial alone."""
+        return rank(Arm(name=found.arm, values=found.values, trials=(found,)))
 
     def write(self) -> Comparison:
         """Writes comparison.json, the charts and the page, once there is an arm to show; returns the comparison."""
-        config, compared = self.config, self.config.compare
+        config = self.config
         comparison = Comparison(
             model=config.model or "",
             row_length=config.length,
-            baseline=compared.reference,
-            control=compared.control,
-            trials=tuple(self.finished),
+            baseline=config.compare.reference,
+            control=config.compare.control,
+            trials=tuple(found for _, found in self.results),
             failed=tuple(self.failed),
         )
         if comparison.arms():
-            settings = {**without_empty_tables(asdict(compared)), "arms": compared.arms}  # an arm may set nothing
+            settings = {**without_empty_tables(asdict(config.compare)), "arms": config.compare.arms}  # one may be empty
             given = present({**without_empty_tables(config.tables), "compare": settings})
             write_comparison(comparison, Path(config.output) / FOLDER, made_with("compare", given))
         return comparison
-
-
-def run_trial(trials: Trials, one: Variant) -> Outcome:
-    """Runs a trial unless it has finished; missing rows are packed first, so that their hash is in its key."""
-    trial = one.trial()
-    if not one.rows.is_file() and not has_finished(trial):
-        result, arguments = str(one.rows.absolute()), (*trial.arguments, "--until", "prepare")
-        packing = trials.run(replace(trial, name=f"{trial.name}, packing rows", arguments=arguments, result=result))
-        if packing.error:
-            return packing
-    return trials.run(one.trial())
 
 
 def remove_weights(folder: Path) -> None:
@@ -145,16 +134,16 @@ def remove_weights(folder: Path) -> None:
         file.unlink()
 
 
-def measured_trial(one: Variant) -> Trial:
+def measured_trial(one: Variant) -> MeasuredTrial:
     """Returns what a finished trial measured."""
     evaluation, record = one.folder / "evaluation" / Evaluation.FILE, read_record(one.folder)
     extension = read_provenance(one.folder / "long").extension
     distilled = extension.distilled if extension else None
     distillation_tokens = distilled.tokens if distilled else 0
-    return Trial(
-        arm=one.arm,
-        values=one.values,
-        seed=one.seed,
+    return MeasuredTrial(
+        arm=one.trial.arm,
+        values=one.trial.values,
+        seed=one.trial.seed,
         curve=tuple(
             replace(line, tokens=distillation_tokens + line.tokens)
             for line in MetricsFile(one.folder / "run").evaluations()

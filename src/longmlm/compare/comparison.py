@@ -9,14 +9,14 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from longmlm.artifacts.accuracy import Difference, Measured, block_names, first_recovered, paired_difference
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.evaluation import ViewName
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.artifacts.provenance import Distilled
-from longmlm.runtime.trials import trial_name
+from longmlm.experiments.experiment import FailedTrial, Trial, Values
 from longmlm.settings.masking import HeldOut
 
 MAX_FREEDOM = 1e4  # beyond this, Student's t is normal
@@ -24,16 +24,13 @@ NUM_INTERVALS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One run: its arm, the values tried for searched settings, and its evaluations, the first before training.
+class MeasuredTrial(Trial):
+    """A trial and its evaluations, the first before training.
 
     `measured` is what the evaluate stage found; empty if the trial ended with pretrain. `base_positions` are those of a
     block; None for a model that was not extended. Token counts in `curve` include the distillation.
     """
 
-    arm: str
-    seed: int
-    values: dict[str, Any] = field(default_factory=dict)
     curve: tuple[EvaluationMetrics, ...]
     rows_sha256: str = ""
     base_positions: int | None = None
@@ -60,11 +57,11 @@ class Trial:
         """Accuracy after training."""
         return self.curve[-1].held_out
 
-    def has_rows_of(self, other: "Trial") -> bool:
+    def has_rows_of(self, other: "MeasuredTrial") -> bool:
         """Returns whether both were evaluated on the same held-out rows with the same masks."""
         return (self.rows_sha256, self.held_out) == (other.rows_sha256, other.held_out)
 
-    def tokens_to_recovery(self, control: Sequence["Trial"] = ()) -> int | None:
+    def tokens_to_recovery(self, control: Sequence["MeasuredTrial"] = ()) -> int | None:
         """Returns the tokens at the evaluation at which it has recovered (`first_recovered`); None if it has not.
 
         With control trials, what these have gained over the base model by then is added to base_chunks, unless they
@@ -79,32 +76,17 @@ class Trial:
         return None if index is None else self.curve[index].tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedTrial:
-    """A trial that did not finish, and the error in its log."""
-
-    arm: str
-    seed: int
-    values: dict[str, Any] = field(default_factory=dict)
-    reason: str
-
-    @property
-    def description(self) -> str:
-        """The trial and its error in one line."""
-        return f"{trial_name(self.arm, self.values, self.seed)} failed: {self.reason}"
-
-
 def accuracy_of(measured: Measured) -> float:
     """Returns the accuracy on whole rows in percent; NaN if no token was selected."""
     return math.nan if measured.whole.accuracy is None else measured.whole.accuracy
 
 
-def mean_gain(trials: Sequence[Trial], tokens: int) -> float:
+def mean_gain(trials: Sequence[MeasuredTrial], tokens: int) -> float:
     """Returns the points that the trials have gained on average after `tokens`, linearly between evaluations."""
     return statistics.fmean(_gain(trial, tokens) for trial in trials) if trials else 0.0
 
 
-def _gain(trial: Trial, tokens: int) -> float:
+def _gain(trial: MeasuredTrial, tokens: int) -> float:
     points = [(line.tokens, accuracy_of(line.held_out)) for line in trial.curve]
     start = points[0][1]
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
@@ -118,8 +100,8 @@ class Arm:
     """An arm with one choice of settings, and its trials with them, one per seed; `num_failed` others failed."""
 
     name: str
-    values: dict[str, Any]
-    trials: tuple[Trial, ...]
+    values: Values
+    trials: tuple[MeasuredTrial, ...]
     num_failed: int = 0
 
     @property
@@ -149,13 +131,13 @@ class Arm:
         points, errors = [gain.points for gain in gains], [gain.standard_error for gain in gains]
         return Difference(statistics.fmean(points), statistics.fmean(errors))
 
-    def tokens_to_recovery(self, control: Sequence[Trial] = ()) -> float | None:
+    def tokens_to_recovery(self, control: Sequence[MeasuredTrial] = ()) -> float | None:
         """Returns the mean over the seeds; None unless every seed recovered."""
         tokens = [trial.tokens_to_recovery(control) for trial in self.trials]
         reached = [count for count in tokens if count is not None]
         return statistics.fmean(reached) if len(reached) == len(tokens) else None
 
-    def pairs_with(self, other: "Arm") -> list[tuple[Trial, Trial]]:
+    def pairs_with(self, other: "Arm") -> list[tuple[MeasuredTrial, MeasuredTrial]]:
         """Returns the trials of both arms with the same seed, rows and held-out masks."""
         pairs = [(mine, its) for mine in self.trials for its in other.trials if mine.seed == its.seed]
         return [(mine, its) for mine, its in pairs if mine.has_rows_of(its)]
@@ -215,12 +197,12 @@ class Comparison(Artifact):
 
     FILE: ClassVar[str] = "comparison.json"
 
-    format: int = 3
+    format: int = 4
     model: str
     row_length: int
     baseline: str
     control: str | None = None
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[MeasuredTrial, ...] = ()
     failed: tuple[FailedTrial, ...] = ()
 
     def arms(self) -> list[Arm]:
@@ -228,30 +210,19 @@ class Comparison(Artifact):
         names = [name for name in dict.fromkeys(trial.arm for trial in self.trials) if name != self.control]
         return sorted(map(self.arm, names), key=rank)
 
-    def choices(self, name: str) -> list[Arm]:
-        """Returns an arm with each choice of values with which a trial has finished."""
-        chosen: list[tuple[dict[str, Any], list[Trial]]] = []
-        for trial in (trial for trial in self.trials if trial.arm == name):
-            same = next((trials for values, trials in chosen if values == trial.values), None)
-            if same is None:
-                chosen.append((trial.values, same := []))
-            same.append(trial)
-        failed = [trial.values for trial in self.failed if trial.arm == name]
-        return [
-            Arm(name=name, values=values, trials=tuple(trials), num_failed=failed.count(values))
-            for values, trials in chosen
-        ]
-
     def arm(self, name: str) -> Arm:
         """Returns an arm with the values whose trial ranks first among those of its first seed."""
-        choices = self.choices(name)
-        first = choices[0].trials[0].seed
-        return min(
-            (arm for arm in choices if arm.trials[0].seed == first),
-            key=lambda arm: rank(replace(arm, trials=arm.trials[:1], num_failed=0)),
+        trials = [trial for trial in self.trials if trial.arm == name]
+        alone = [Arm(name=name, values=trial.values, trials=(trial,)) for trial in trials]
+        values = min((arm for arm in alone if arm.trials[0].seed == trials[0].seed), key=rank).values
+        return Arm(
+            name=name,
+            values=values,
+            trials=tuple(trial for trial in trials if trial.values == values),
+            num_failed=sum((failed.arm, failed.values) == (name, values) for failed in self.failed),
         )
 
-    def control_trials(self) -> tuple[Trial, ...]:
+    def control_trials(self) -> tuple[MeasuredTrial, ...]:
         """Returns the control arm's trials with its best settings; none without such an arm."""
         has_control = any(trial.arm == self.control for trial in self.trials)
         return self.arm(self.control).trials if self.control and has_control else ()

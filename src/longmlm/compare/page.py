@@ -13,10 +13,10 @@ from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, ViewName
 from longmlm.compare.comparison import Arm, Comparison, accuracy_of
 from longmlm.errors import counted
+from longmlm.experiments.experiment import experiment_page, title_of, values_in_words
 from longmlm.reports.charts import PALETTE, Chart, Colour, Series, write_png
-from longmlm.reports.pages import Head, Section, page, public_path, write_page
+from longmlm.reports.pages import Head, Section, public_path, write_page
 from longmlm.reports.tables import Table, difference_text, signed
-from longmlm.runtime.trials import values_in_words
 
 MAX_PROBABILITY = 0.99  # that a few seeds can show
 MIN_TOKENS = 1e5  # that are shown with two decimals of a million
@@ -47,24 +47,14 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
             blocks_table(comparison),
         ),
     ]
-    if any(trial.measured for trial in trials):
-        text = "base_chunks: the base model on the same tokens, in chunks of its length. "
-        text += "Part of the difference may be adaptation to the corpus."
-        sections.append(Section("What the longer context is worth", text, context_table(comparison)))
+    text = "base_chunks: the base model on the same tokens, in chunks of its length. "
+    text += "Part of the difference may be adaptation to the corpus."
+    sections.append(Section("What the longer context is worth", text, context_table(comparison)))
     sections.append(Section("All trials", "Accuracy in percent.", trials_table(comparison)))
-    if comparison.failed:
-        lines = [
-            [trial.arm, values_in_words(trial.values), str(trial.seed), trial.reason] for trial in comparison.failed
-        ]
-        text = "The same command tries them again."
-        sections.append(Section("Failed trials", text, Table(["arm", "searched values", "seed", "error"], lines)))
     size = f"{counted(len(trials), 'trial')} with {counted(len({trial.seed for trial in trials}), 'seed')}"
-    head = Head(
-        f"{public_path(comparison.model)}: comparison of {counted(num_arms, 'arm')}",
-        f"{size}{_rows_text(comparison)}",
-        finding(comparison),
-    )
-    return page(head, sections, made_by)
+    title = title_of(public_path(comparison.model), num_arms)
+    head = Head(title, f"{size}{_rows_text(comparison)}", finding(comparison))
+    return experiment_page(head, sections, comparison.failed, made_by)
 
 
 def finding(comparison: Comparison) -> str:

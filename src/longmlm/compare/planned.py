@@ -22,8 +22,9 @@ from longmlm.compare.comparison import Arm
 from longmlm.compare.settings import ComparedPipeline
 from longmlm.config import resolved_pipeline
 from longmlm.errors import ConfigError
+from longmlm.experiments.experiment import Trial, Values
+from longmlm.experiments.processes import TRIAL, PlannedTrial
 from longmlm.folders import MANIFEST, sha256_of_json
-from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, trial_name
 from longmlm.settings.effects import settings_without_effect
 from longmlm.settings.extend import USED_BY
 from longmlm.settings.pipeline import ResolvedPipeline, StageName, recommended
@@ -40,14 +41,12 @@ DERIVED_FROM_LENGTH = (("prepare", "row_length"), ("extend", "num_positions"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """An arm with one choice of values and one seed: the pipeline of a trial, as tables and resolved, and its folder.
+    """The pipeline of a trial, as tables and resolved, and its folder.
 
     The tables leave out what has no effect in the pipeline.
     """
 
-    arm: str
-    values: dict[str, Any]
-    seed: int
+    trial: Trial
     folder: Path
     tables: Table
     pipeline: ResolvedPipeline
@@ -57,8 +56,8 @@ class Variant:
         """The manifest of the rows that it is trained on."""
         return Path(self.pipeline.prepare.output) / MANIFEST
 
-    def trial(self) -> PlannedTrial:
-        """Returns the trial to run; the hash of its rows is part of its key once they are packed."""
+    def planned(self) -> PlannedTrial:
+        """Returns how the trial runs; the hash of its rows is part of its key once they are packed."""
         run, evaluation = (self.folder / name / file for name, file in RESULTS)
         key = {f"settings or inputs of {name}": sha256 for name, sha256 in self._stages().items()}
         if self.rows.is_file():
@@ -66,7 +65,7 @@ class Variant:
         is_evaluated = "evaluate" in self.pipeline.stages
         is_missing_weights = run.is_file() and not (evaluation.is_file() or (run.parent / CHECKPOINTS).is_dir())
         return PlannedTrial(
-            name=trial_name(self.arm, self.values, self.seed),
+            name=self.trial.name,
             folder=self.folder,
             key=key,
             files={TRIAL: tomli_w.dumps(redacted_settings(self.tables))},
@@ -89,16 +88,16 @@ class Variant:
         return {name: sha256_of_json(content) for name, content in keys.items()}
 
 
-def variant(config: ComparedPipeline, arm: str, values: dict[str, Any], seed: int) -> Variant:
+def variant(config: ComparedPipeline, trial: Trial) -> Variant:
     """Returns a variant of the pipeline; raises ConfigError if it is no valid one, or writes outside its folder."""
-    folder = Path(config.output) / FOLDER / TRIALS / arm / folder_name(values) / f"seed-{seed}"
-    recipe = {"recipe": {"seed": seed}}
+    arm, folder = trial.arm, trial.folder_in(Path(config.output) / FOLDER)
+    recipe = {"recipe": {"seed": trial.seed}}
     own: Table = {
         "output": str(folder),
         "until": config.compare.until,
         "pretrain": {**recipe, "runtime": {"stop_when_recovered": False}},
     }
-    tables = merged(_with_values(config, _without_results(config), arm, values), own)
+    tables = merged(_with_values(config, _without_results(config), arm, trial.values), own)
     if tables.get("extension", True):
         tables = merged(tables, {"extend": recipe})
     resolved = _resolved(arm, tables)
@@ -112,7 +111,7 @@ def variant(config: ComparedPipeline, arm: str, values: dict[str, Any], seed: in
         raise ConfigError(f"arm {arm}: until = evaluate, but there is no base model with an MLM head to compare with")
     tables = merged(tables, rows_tables(config, resolved))
     pipeline = _resolved(arm, tables)
-    return Variant(arm=arm, values=values, seed=seed, folder=folder, tables=_used(tables, pipeline), pipeline=pipeline)
+    return Variant(trial=trial, folder=folder, tables=_used(tables, pipeline), pipeline=pipeline)
 
 
 def _check_effects(config: ComparedPipeline, arm: str, resolved: ResolvedPipeline) -> None:
@@ -135,7 +134,7 @@ def best_pipeline(config: ComparedPipeline, best: Arm) -> Table:
     return _used(merged(tables, rows) if own_rows else tables, resolved)
 
 
-def combinations(config: ComparedPipeline, arm: str) -> list[dict[str, Any]]:
+def combinations(config: ComparedPipeline, arm: str) -> list[Values]:
     """Returns every combination of the values to try for an arm; a single empty one if there are none.
 
     An arm that is not extended has no settings of the extend stage to try.

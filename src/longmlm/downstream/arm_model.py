@@ -22,7 +22,7 @@ from longmlm.downstream.models import ChunkClassifier, freeze_encoder
 from longmlm.downstream.planned import TrialConfig
 from longmlm.downstream.reading import Example, bio_labels, collate, examples_of, set_reading, windows_overlap
 from longmlm.downstream.scores import Output
-from longmlm.downstream.settings import Arm, TaskKind
+from longmlm.downstream.settings import Arm
 from longmlm.errors import ModelError
 from longmlm.model.architecture import position_offset
 from longmlm.model.loading import LoadedModel, library_errors, load_model
@@ -30,8 +30,8 @@ from longmlm.model.mlm import attend_in_fp32, checkpoint_activations
 from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.pretrain import ComputePrecision
 
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification")  # transformers' names
 NO_LIMIT = 10**9  # tokenizers without a limit report a larger one
-PROBLEM_TYPES = {False: "single_label_classification", True: "multi_label_classification"}  # transformers' names
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class ArmModel:
     @classmethod
     def load(cls, config: TrialConfig, corpus: LabelledCorpus) -> "ArmModel":
         """Returns the model with a new head, on the GPU if there is one; raises ModelError for one that cannot read."""
-        loaded = load_arm_model(config.arm, config.task.kind, corpus, config.seed)
+        loaded = load_arm_model(config.arm, corpus, config.seed)
         model, tokenizer = cast(Any, loaded.model), loaded.tokenizer
         if tokenizer.pad_token_id is None:
             raise ModelError(f"the tokenizer of {config.arm.model} has no padding token: set pad_token in its files")
@@ -75,14 +75,14 @@ class ArmModel:
     def examples(self, numbers: Sequence[int]) -> list[Example]:
         """Returns the documents of these numbers as the arm reads them."""
         new = [number for number in numbers if number not in self.known]
-        read = examples_of(self.corpus, new, self.loaded.tokenizer, self.config.arm, self.config.task.kind)
+        read = examples_of(self.corpus, new, self.loaded.tokenizer, self.config.arm)
         self.known |= zip(new, read, strict=True)
         return [self.known[number] for number in numbers]
 
     def predict(self, numbers: Sequence[int]) -> list[Output]:
         """Returns for each document the probability of each label, or the spans that the released pipeline finds."""
         self.loaded.model.eval()
-        if self.config.task.kind == "labelling":
+        if self.corpus.target == "spans":
             return self._spans([self.corpus.documents[number].text for number in numbers])
         found: list[Output] = []
         size = self.config.runtime.documents_per_micro_batch
@@ -107,7 +107,7 @@ class ArmModel:
         half = torch.float16 if self.precision == "fp16" else torch.bfloat16
         with torch.autocast(self.loaded.model.device.type, half, enabled=self.precision != "no"):
             logits = cast(Any, self.loaded.model)(**self.inputs(batch)).logits.float()
-        return (logits.sigmoid() if self.corpus.is_multilabel else logits.softmax(-1)).cpu().numpy()
+        return (logits.sigmoid() if self.corpus.target == "labels" else logits.softmax(-1)).cpu().numpy()
 
     def _spans(self, texts: Sequence[str]) -> list[Output]:
         options = {"stride": windows_overlap(self.num_tokens)} if self.config.arm.reads == "chunks" else {}
@@ -121,19 +121,21 @@ class ArmModel:
         return [tuple(_span_in(text, entity) for entity in find(text)) for text in texts]
 
 
-def load_arm_model(arm: Arm, kind: TaskKind, corpus: LabelledCorpus, seed: int) -> LoadedModel:
+def load_arm_model(arm: Arm, corpus: LabelledCorpus, seed: int) -> LoadedModel:
     """Returns the arm's model with a new head, initialised with `seed`; raises ModelError as load_model does."""
-    names = bio_labels(corpus.labels) if kind == "labelling" else corpus.labels
+    is_labelling = corpus.target == "spans"
+    names = bio_labels(corpus.labels) if is_labelling else corpus.labels
     values: dict[str, object] = {
         "id2label": dict(enumerate(names)),
         "label2id": {name: number for number, name in enumerate(names)},
     }
     load = partial(load_model, str(arm.model), arm.revision, new_head=True, seed=seed)
-    auto_class: Any = AutoModelForTokenClassification
-    if kind == "classification":
-        auto_class = AutoModelForSequenceClassification
-        values["problem_type"] = PROBLEM_TYPES[corpus.is_multilabel]
-    if kind == "labelling" or arm.reads != "chunks":
+    auto_class: Any = AutoModelForTokenClassification if is_labelling else AutoModelForSequenceClassification
+    if not is_labelling:
+        values["problem_type"] = (
+            "multi_label_classification" if corpus.target == "labels" else "single_label_classification"
+        )
+    if is_labelling or arm.reads != "chunks":
         return load(auto_class=auto_class, config_values=values)
     loaded = load(auto_class=AutoModel)
     torch.manual_seed(seed)

@@ -1,10 +1,14 @@
 """trial.json and downstream.json: what an arm predicted for each test document, and what that says about the arms."""
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from longmlm.artifacts.artifact import Artifact
-from longmlm.downstream.settings import Arm, TaskKind
+from longmlm.downstream.settings import Arm
+from longmlm.experiments.experiment import FailedTrial, Values
+from longmlm.experiments.intervals import Score
+
+Target = Literal["label", "labels", "spans"]  # what is predicted: one label, any number of them, or labelled spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +30,9 @@ class Prediction:
 
     document: str
     unit: str
-    labels: tuple[str, ...] = ()
-    predicted: tuple[str, ...] = ()
+    truth: tuple[str | LabelledSpan, ...] = ()
+    predicted: tuple[str | LabelledSpan, ...] = ()
     probabilities: tuple[float, ...] = ()
-    spans: tuple[LabelledSpan, ...] = ()
-    predicted_spans: tuple[LabelledSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +45,11 @@ class DownstreamTrial(Artifact):
 
     FILE: ClassVar[str] = "trial.json"
 
-    format: int = 2
+    format: int = 3
     arm: str
     values: dict[str, Any]
     seed: int
-    fold: int
+    fold: int | None = None
     dev_scores: tuple[float, ...]
     predictions: tuple[Prediction, ...]
     num_untested: int
@@ -59,41 +61,16 @@ class DownstreamTrial(Artifact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """A metric in percent, computed over the test documents of a seed and averaged over seeds, with a 95 % interval.
-
-    A difference is in percentage points. The interval is that of a bootstrap over documents and, if there are several,
-    seeds; documents of one unit are drawn together. All three are None where no document has what the metric counts,
-    `low` and `high` also where all documents are one unit.
-    """
-
-    metric: str
-    mean: float | None
-    low: float | None
-    high: float | None
-
-    @property
-    def numbers(self) -> tuple[float | None, float | None, float | None]:
-        """The mean and both ends of its interval."""
-        return self.mean, self.low, self.high
-
-    @property
-    def sign(self) -> int:
-        """1 or -1 if the interval lies above or below zero, else 0."""
-        return ((self.low or 0.0) > 0) - ((self.high or 0.0) < 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
     """An arm with the values chosen for it, its metrics, and its differences from the baseline arm.
 
-    The first score is the task's main metric; `by_label` has the F1 of each label. `over_tfidf` is the
-    difference in the main metric from the best arm without a model. `constant` are the labels of every prediction, if
-    they are always the same although the true ones differ.
+    The first score is the task's main metric; `by_label` has the F1 of each label. `over_tfidf` is the difference in
+    the main metric from the best arm without a model. `constant` are the labels of every prediction, if they are always
+    the same although the true ones are not.
     """
 
     arm: str
-    values: dict[str, Any]
+    values: Values
     seeds: tuple[int, ...]
     num_documents: int
     scores: tuple[Score, ...]
@@ -111,9 +88,8 @@ class ComparedTask:
     """
 
     name: str
-    kind: TaskKind
+    target: Target
     labels: tuple[str, ...]
-    is_multilabel: bool
     num_documents: int
     num_set_aside: int
     num_folds: int | None
@@ -123,7 +99,7 @@ class ComparedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownstreamComparison(Artifact):
-    """downstream.json: the arms of a task, the best first, and why trials failed, by their names.
+    """downstream.json: the arms of a task, the best first, and the trials that failed.
 
     `num_trials` counts finished and failed trials. `num_untested` is the largest number of documents that a seed does
     not test, since no training document has all of their labels; `num_left_out` documents lack the prediction of an arm
@@ -132,10 +108,10 @@ class DownstreamComparison(Artifact):
 
     FILE: ClassVar[str] = "downstream.json"
 
-    format: int = 2
+    format: int = 3
     task: ComparedTask
     arms: tuple[ArmResult, ...]
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: tuple[FailedTrial, ...] = ()
     num_trials: int = 0
     num_untested: int = 0
     num_left_out: int = 0
@@ -153,6 +129,5 @@ class DownstreamComparison(Artifact):
     @property
     def arms_without_result(self) -> list[str]:
         """The arms of which a trial has failed and none has finished."""
-        with_result = {arm.arm for arm in self.arms}
-        failed = {name.partition(",")[0] for name in self.failed}
-        return [arm for arm in self.task.arms if arm in failed - with_result]
+        failed = {trial.arm for trial in self.failed}.difference(arm.arm for arm in self.arms)
+        return [arm for arm in self.task.arms if arm in failed]

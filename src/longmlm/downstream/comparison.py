@@ -2,9 +2,8 @@
 
 import math
 import statistics
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,63 +12,65 @@ from longmlm.downstream.artifacts import (
     ComparedTask,
     DownstreamComparison,
     DownstreamTrial,
+    LabelledSpan,
     Prediction,
-    Score,
 )
-from longmlm.downstream.scores import Ratios, Values, averaged, ratios_of, resampled, scores
+from longmlm.downstream.scores import ratios_of
 from longmlm.errors import ArtifactError, counted
+from longmlm.experiments.experiment import FailedTrial, Values
+from longmlm.experiments.intervals import Score, averaged, resampled, scores
+from longmlm.experiments.intervals import Values as Metrics
 from longmlm.reports.tables import percent, signed
 
 Predictions = dict[int, dict[str, Prediction]]  # by seed and document
 
 
-def chosen_values(trials: Sequence[DownstreamTrial]) -> dict[str, Any]:
+def chosen_values(trials: Sequence[DownstreamTrial]) -> Values:
     """Returns the values of an arm's best development score among its trials of the first seed and fold."""
     first = [trial for trial in trials if (trial.seed, trial.fold) == (trials[0].seed, trials[0].fold)]
     return max(first, key=lambda trial: trial.dev_score).values
 
 
-def compared(task: ComparedTask, trials: Sequence[DownstreamTrial], failed: Mapping[str, str]) -> DownstreamComparison:
+def compared(
+    task: ComparedTask, trials: Sequence[DownstreamTrial], failed: Sequence[FailedTrial]
+) -> DownstreamComparison:
     """Returns the comparison of the arms that have a finished trial, by the main metric, the highest first.
 
     Of an arm's trials, those with its chosen values are compared, and of their documents those that all arms predicted
-    with the same seed. Of equal arms, the baseline comes first. `failed` says why trials failed, by their names. Raises
-    ArtifactError if two trials disagree on what is true of a document.
+    with the same seed. Of equal arms, the baseline comes first.
     """
-    by_arm: dict[str, list[DownstreamTrial]] = {}
+    by_arm = defaultdict[str, list[DownstreamTrial]](list)
     for trial in trials:
-        by_arm.setdefault(trial.arm, []).append(trial)
-    final = {arm: [one for one in of_arm if one.values == chosen_values(of_arm)] for arm, of_arm in by_arm.items()}
-    _check_truth([trial for chosen in final.values() for trial in chosen])
-    predictions, num_left_out = _shared({arm: _predictions(chosen) for arm, chosen in final.items()})
-    values, ratios = _resampled(task, predictions)
-    first = {arm: statistics.fmean(np.nan_to_num(of_seed[0, 0]) for of_seed in values[arm]) for arm in final}
-    tfidf = max((arm for arm in final if task.arms[arm].model is None), key=lambda arm: first[arm], default=None)
+        by_arm[trial.arm].append(trial)
+    values = {arm: chosen_values(of_arm) for arm, of_arm in by_arm.items()}
+    final = [trial for trial in trials if trial.values == values[trial.arm]]
+    predictions, num_left_out = _shared(final)
+    names, metrics = _resampled(task, predictions)
     results = []
-    for arm, chosen in final.items():
-        found = scores((*ratios.names, *ratios.labels), np.clip(averaged(values[arm]), 0.0, 100.0))
+    for arm in by_arm:
+        found = scores((*names, *task.labels), np.clip(averaged(metrics[arm]), 0.0, 100.0))
         kept = [one for of_seed in predictions[arm].values() for one in of_seed.values()]
         results.append(
             ArmResult(
                 arm=arm,
-                values=chosen[0].values,
+                values=values[arm],
                 seeds=tuple(predictions[arm]),
                 num_documents=len({one.document for one in kept}),
-                scores=tuple(found[: len(ratios.names)]),
-                by_label=tuple(found[len(ratios.names) :]),
-                differences=_differences(values, arm, task.baseline, ratios.names),
-                over_tfidf=next(iter(_differences(values, arm, tfidf, ratios.names)), None),
+                scores=tuple(found[: len(names)]),
+                by_label=tuple(found[len(names) :]),
+                differences=_differences(metrics, arm, task.baseline, names),
+                over_tfidf=next(iter(_differences(metrics, arm, _best_tfidf(task, metrics), names)), None),
                 constant=_constant(kept),
             )
         )
     results.sort(key=lambda result: (_rank(result), result.arm == task.baseline), reverse=True)
     untested = Counter[tuple[str, int]]()
-    for trial in (trial for chosen in final.values() for trial in chosen):
+    for trial in final:
         untested[trial.arm, trial.seed] += trial.num_untested
     return DownstreamComparison(
         task=task,
         arms=tuple(results),
-        failed={**failed},
+        failed=tuple(failed),
         num_trials=len(trials) + len(failed),
         num_untested=max(untested.values(), default=0),
         num_left_out=num_left_out,
@@ -83,11 +84,20 @@ def finding(comparison: DownstreamComparison) -> str:
     TF-IDF are named, and arms that learned nothing. Failed trials come first.
     """
     text = f"{failures(comparison)}; " if comparison.failed else ""
-    unlearned = {arm.arm: _unlearned(arm) for arm in comparison.arms}
+    unlearned = {arm.arm: _unlearned(arm, comparison.task) for arm in comparison.arms}
     if all(unlearned.values()):
-        return f"{text}{_nothing_learned(comparison, {*unlearned.values()})}"
-    named = "".join(f"; {arm} {reason}: it learned nothing" for arm, reason in unlearned.items() if reason)
-    return f"{text}{_best_text(comparison)}{named}{_tfidf_text(comparison)}{_left_out(comparison)}"
+        return f"{text}{_nothing_learned(comparison, [*unlearned.values()])}"
+    text += _best_text(comparison)
+    text += "".join(f"; {arm} {reason}: it learned nothing" for arm, reason in unlearned.items() if reason)
+    arms = comparison.task.arms
+    tfidf = [arm.arm for arm in comparison.arms if not arms[arm.arm].model]
+    over = {arm.arm: arm.over_tfidf for arm in comparison.arms if arms[arm.arm].model}
+    if weak := [arm for arm, score in over.items() if score and score.low is not None and score.sign < 1]:
+        text += f"; not shown to be better than TF-IDF{f' ({tfidf[0]})' if len(tfidf) > 1 else ''}: {', '.join(weak)}"
+    if comparison.num_left_out:
+        number = counted(comparison.num_left_out, "document")
+        text += f"; {number} left out, for which an arm has no prediction with some seed"
+    return text
 
 
 def failures(comparison: DownstreamComparison) -> str:
@@ -102,48 +112,52 @@ def points(value: float | None) -> str:
     return "–" if value is None else signed(f"{value:+.2f}")
 
 
-def _shared(predictions: dict[str, Predictions]) -> tuple[dict[str, Predictions], int]:
-    """Returns the predictions that all arms have, and the number of documents left out for some seed.
+def _shared(trials: Sequence[DownstreamTrial]) -> tuple[dict[str, Predictions], int]:
+    """Returns the predictions of each arm that all arms have, and the number of documents left out for some seed.
 
     Raises ArtifactError if there are none.
     """
-    seeds = [
-        seed for seed in next(iter(predictions.values())) if all(seed in by_seed for by_seed in predictions.values())
-    ]
-    names = {seed: set.intersection(*({*by_seed[seed]} for by_seed in predictions.values())) for seed in seeds}
-    names = {seed: shared for seed, shared in names.items() if shared}
-    every = {(seed, name) for by_seed in predictions.values() for seed, of_seed in by_seed.items() for name in of_seed}
-    left_out = {name for seed, name in every if name not in names.get(seed, ())}
-    if not names:
+    every: dict[str, dict[tuple[int, str], Prediction]] = defaultdict(dict)
+    for trial in trials:
+        every[trial.arm] |= {(trial.seed, prediction.document): prediction for prediction in trial.predictions}
+    shared = set.intersection(*map(set, every.values()))
+    left_out = {document for of_arm in every.values() for _, document in of_arm.keys() - shared}
+    if not shared:
         raise ArtifactError("the arms have no document in common: remove the arm whose trials failed, or fix it")
-    kept = {
-        arm: {seed: {name: by_seed[seed][name] for name in sorted(shared)} for seed, shared in names.items()}
-        for arm, by_seed in predictions.items()
-    }
-    return kept, len(left_out)
+    kept: dict[str, Predictions] = {arm: defaultdict(dict) for arm in every}
+    for arm, (seed, document) in ((arm, key) for arm in every for key in sorted(shared)):
+        kept[arm][seed][document] = every[arm][seed, document]
+    return {arm: dict(of_arm) for arm, of_arm in kept.items()}, len(left_out)
 
 
-def _resampled(task: ComparedTask, predictions: dict[str, Predictions]) -> tuple[dict[str, list[Values]], Ratios]:
-    """Returns the metrics of each arm and seed, all with the same resamples of documents, and what they are."""
+def _resampled(
+    task: ComparedTask, predictions: dict[str, Predictions]
+) -> tuple[tuple[str, ...], dict[str, list[Metrics]]]:
+    """Returns the names of the metrics, and their values for each arm and seed, all with the same resamples."""
     every = [one for by_seed in predictions.values() for of_seed in by_seed.values() for one in of_seed.values()]
     units = dict(sorted({one.document: one.unit for one in every}.items()))
     ratios = {
-        (arm, seed): ratios_of(of_seed, [*units], task.labels, task.kind, task.is_multilabel)
+        arm: [ratios_of(of_seed, [*units], task.labels, task.target) for of_seed in by_seed.values()]
         for arm, by_seed in predictions.items()
-        for seed, of_seed in by_seed.items()
     }
-    values = dict(zip(ratios, resampled([*ratios.values()], [*units.values()]), strict=True))
-    by_arm = {arm: [values[arm, seed] for seed in by_seed] for arm, by_seed in predictions.items()}
-    return by_arm, next(iter(ratios.values()))
+    values = iter(resampled([one for of_arm in ratios.values() for one in of_arm], [*units.values()]))
+    names = next(iter(ratios.values()))[0].names
+    return names, {arm: [next(values) for _ in of_arm] for arm, of_arm in ratios.items()}
+
+
+def _best_tfidf(task: ComparedTask, metrics: Mapping[str, Sequence[Metrics]]) -> str | None:
+    """Returns the arm without a model that has the highest main metric."""
+    means = {arm: statistics.fmean(np.nan_to_num(of_seed[0, 0]) for of_seed in metrics[arm]) for arm in metrics}
+    return max((arm for arm in means if task.arms[arm].model is None), key=means.__getitem__, default=None)
 
 
 def _differences(
-    values: Mapping[str, Sequence[Values]], arm: str, other: str | None, names: Sequence[str]
+    metrics: Mapping[str, Sequence[Metrics]], arm: str, other: str | None, names: Sequence[str]
 ) -> tuple[Score, ...]:
     """Returns by how much the arm's metrics are above the other's; nothing for the other itself or without it."""
-    if other is None or other == arm or other not in values:
+    if other is None or other == arm or other not in metrics:
         return ()
-    by_seed = [one - two for one, two in zip(values[arm], values[other], strict=True)]
+    by_seed = [one - two for one, two in zip(metrics[arm], metrics[other], strict=True)]
     return tuple(scores(names, averaged(by_seed)[:, : len(names)]))
 
 
@@ -153,47 +167,30 @@ def _rank(result: ArmResult) -> float:
 
 
 def _constant(predictions: Sequence[Prediction]) -> tuple[str, ...] | None:
-    """Returns the labels that all documents are predicted to have, unless all have the same true labels."""
-    true, predicted = {frozenset(one.labels) for one in predictions}, {frozenset(one.predicted) for one in predictions}
-    return tuple(sorted(*predicted)) if len(predicted) == 1 < len(true) else None
+    """Returns the labels that all documents are predicted to have, unless they have these; of spans, only none."""
+    truth = {frozenset(one.truth) for one in predictions}
+    predicted = {frozenset(one.predicted) for one in predictions}
+    if len(predicted) > 1 or predicted == truth:
+        return None
+    labels = [item for item in predicted.pop() if not isinstance(item, LabelledSpan)]
+    return tuple(sorted(labels)) if labels or not any(one.predicted for one in predictions) else None
 
 
-def _check_truth(trials: Sequence[DownstreamTrial]) -> None:
-    """Raises ArtifactError if a document has other true labels or spans in one trial than in another."""
-    first: dict[str, tuple[str, Prediction]] = {}
-    for trial in trials:
-        for prediction in trial.predictions:
-            arm, known = first.setdefault(prediction.document, (trial.arm, prediction))
-            if ({*prediction.labels}, prediction.spans) != ({*known.labels}, known.spans):
-                raise ArtifactError(
-                    f"trials of {arm} and {trial.arm} differ in the true labels or spans of document "
-                    f"{prediction.document!r}: name another output, or move one of the two trials away"
-                )
-
-
-def _predictions(trials: Sequence[DownstreamTrial]) -> Predictions:
-    predictions: Predictions = {}
-    for trial in trials:
-        of_seed = predictions.setdefault(trial.seed, {})
-        of_seed.update({prediction.document: prediction for prediction in trial.predictions})
-    return predictions
-
-
-def _unlearned(arm: ArmResult) -> str:
+def _unlearned(arm: ArmResult, task: ComparedTask) -> str:
     """Returns the sign that an arm learned nothing, as the predicate of a sentence; else an empty text."""
-    if arm.constant is not None:
-        return f"predicts only {' and '.join(map(repr, arm.constant))}" if arm.constant else "predicts no label"
-    return "finds no span" if arm.scores[0].metric == "entity F1" and not arm.scores[0].mean else ""
+    if arm.constant:
+        return f"predicts only {' and '.join(map(repr, arm.constant))}"
+    return "" if arm.constant is None else "finds no span" if task.target == "spans" else "predicts no label"
 
 
-def _nothing_learned(comparison: DownstreamComparison, reasons: Collection[str]) -> str:
+def _nothing_learned(comparison: DownstreamComparison, reasons: Sequence[str]) -> str:
     """Returns that no arm learned anything, the sign of it if all arms show the same, and what to change."""
     task = comparison.task
     models = [task.arms[arm.arm] for arm in comparison.arms if task.arms[arm.arm].model]
     prefix = "frozen_" if all(arm.frozen for arm in models) else ""
     remedy = f"; raise {prefix}num_epochs or try another {prefix}learning_rate" if models else ""
     every = "every arm" if len(comparison.arms) > 1 else comparison.arms[0].arm
-    reason = next(iter(reasons)) if len(reasons) == 1 else "predicts the same for all documents"
+    reason = reasons[0] if len({*reasons}) == 1 else "predicts the same for all documents"
     return f"{every} {reason}: nothing was learned{remedy}"
 
 
@@ -205,8 +202,7 @@ def _best_text(comparison: DownstreamComparison) -> str:
         return _difference_text(rival, best, comparison) if is_baseline else _difference_text(best, rival, comparison)
     mean, low, high = map(percent, best.scores[0].numbers)
     first = f"{best.arm}{' ranks first' if others else ''}: {comparison.metric} {mean} %, 95 % interval {low} to {high}"
-    why = ", no other arm to compare with" if is_baseline else f"; the baseline {baseline} has no result"
-    return first + why
+    return first + (", no other arm to compare with" if is_baseline else f"; the baseline {baseline} has no result")
 
 
 def _difference_text(arm: ArmResult, baseline: ArmResult, comparison: DownstreamComparison) -> str:
@@ -226,18 +222,3 @@ def _difference_text(arm: ArmResult, baseline: ArmResult, comparison: Downstream
     many = comparison.num_compared
     corrected = f" (not corrected for {many} comparisons)" if many > 1 else ""
     return f"{better.arm} is better than {worse.arm}: {metric} {numbers}, {gain}{corrected}"
-
-
-def _tfidf_text(comparison: DownstreamComparison) -> str:
-    """Returns which models are not shown to be better than the best arm without a model."""
-    arms = comparison.task.arms
-    without = [arm.arm for arm in comparison.arms if not arms[arm.arm].model]
-    over = {arm.arm: arm.over_tfidf for arm in comparison.arms if arms[arm.arm].model}
-    weak = [arm for arm, score in over.items() if score and score.low is not None and score.sign < 1]
-    best = f" ({without[0]})" if len(without) > 1 else ""
-    return f"; not shown to be better than TF-IDF{best}: {', '.join(weak)}" if weak else ""
-
-
-def _left_out(comparison: DownstreamComparison) -> str:
-    number = counted(comparison.num_left_out, "document")
-    return f"; {number} left out, for which an arm has no prediction with some seed" if comparison.num_left_out else ""

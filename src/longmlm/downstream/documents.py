@@ -1,13 +1,14 @@
 """Labelled documents of a task: which records are documents, and whether there is a task to learn."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longmlm.data.corpus import SetAside
-from longmlm.data.files import files_of, kind_of, open_bytes
+from longmlm.data.files import kind_of, open_bytes
 from longmlm.data.texts import REMEDIES, Unreadable
+from longmlm.downstream.artifacts import Target
 from longmlm.downstream.records import GivenSplit, LabelledDocument, labelled_documents, labelled_fields
 from longmlm.downstream.settings import LabelledTask
 from longmlm.errors import DataError, counted
@@ -27,7 +28,7 @@ class LabelledCorpus:
     documents: tuple[LabelledDocument, ...]
     units: tuple[int, ...]
     labels: tuple[str, ...]
-    is_multilabel: bool
+    target: Target
     set_aside: tuple[SetAside, ...]
 
     @property
@@ -46,9 +47,8 @@ def read_labelled(task: LabelledTask) -> LabelledCorpus:
     """Returns the documents of a task, and the records that cannot be used, with the reasons.
 
     Set aside are records without text or label, with spans outside the text or overlapping, or with an id that occurred
-    before in their file. So are documents that share a text or a group with a given test or development document, and
-    documents that cannot be tested, because no training document has their label, or none could have it. Raises
-    DataError if nothing can be learnt from what remains.
+    before in their file. So are documents that share a text or a group with a given test or development document.
+    Raises DataError if nothing can be learnt from what remains.
     """
     aside: list[SetAside] = []
     documents = labelled_documents(task, aside)
@@ -60,15 +60,14 @@ def read_labelled(task: LabelledTask) -> LabelledCorpus:
     given |= {"test"} if data.test_files or data.test_split else set()
     if "dev" in given and task.dev_fraction != DEV_FRACTION:
         raise DataError("dev_fraction has no effect, since the data has development documents: remove dev_fraction")
-    documents = _kept(documents, _clashes(documents), aside)
-    is_multilabel = any(document.has_list for document in documents)
-    _check_targets(documents, is_multilabel, aside)
-    documents = _kept(documents, _untestable(documents, task.kind == "classification" and not is_multilabel), aside)
+    documents = _without_clashes(documents, aside)
     for side in given.difference(document.split for document in documents):
         raise DataError(f"no {'training' if side == 'train' else side} document can be used{_summary(aside)}")
-    _check_targets(documents, is_multilabel, aside)
+    target: Target = "labels" if any(document.has_list for document in documents) else "label"
+    target = "spans" if task.kind == "labelling" else target
+    _check_targets(documents, target, aside)
     labels = sorted(set[str]().union(*(document.all_labels for document in documents)))
-    return LabelledCorpus(tuple(documents), units_of(documents), tuple(labels), is_multilabel, tuple(aside))
+    return LabelledCorpus(tuple(documents), units_of(documents), tuple(labels), target, tuple(aside))
 
 
 def units_of(documents: Sequence[LabelledDocument]) -> tuple[int, ...]:
@@ -106,73 +105,39 @@ def place_in_words(origin: str) -> str:
     return f"line {number} of {path}"
 
 
-def _kept(
-    documents: Sequence[LabelledDocument], reasons: Sequence[str], aside: list[SetAside]
-) -> list[LabelledDocument]:
-    """Returns the documents without a reason to leave them out, and adds the others to `aside`."""
-    pairs = list(zip(documents, reasons, strict=True))
-    aside += [SetAside(document.origin, reason, document.source) for document, reason in pairs if reason]
-    return [document for document, reason in pairs if not reason]
-
-
-def _clashes(documents: Sequence[LabelledDocument]) -> list[str]:
-    """Returns a reason for each document that shares a text or group with one of another given split, "" for others."""
+def _without_clashes(documents: Sequence[LabelledDocument], aside: list[SetAside]) -> list[LabelledDocument]:
+    """Returns the documents without those that share a text or group with one of another given split: set aside."""
     owners: dict[tuple[str, str], GivenSplit] = {}
-    reasons: dict[str, str] = {}
-    for side in SIDES:
-        for document in (document for document in documents if (document.split or "train") == side):
-            if clash := next((key for key in document.keys if owners.get(key, side) != side), None):
-                reasons[document.id] = f"its {clash[0]} is also that of a {owners[clash]} document"
-            else:
-                owners |= dict.fromkeys(document.keys, side)
-    return [reasons.get(document.id, "") for document in documents]
+    kept = []
+    for document in sorted(documents, key=lambda document: SIDES.index(document.split or "train")):
+        side: GivenSplit = document.split or "train"
+        if clash := next((key for key in document.keys if owners.get(key, side) != side), None):
+            reason = f"its {clash[0]} is also that of a {owners[clash]} document"
+            aside.append(SetAside(document.origin, reason, document.source))
+        else:
+            owners.update((key, side) for key in document.keys)
+            kept.append(document)
+    names = {document.id for document in kept}
+    return [document for document in documents if document.id in names]
 
 
-def _untestable(documents: Sequence[LabelledDocument], is_single_label: bool) -> list[str]:
-    """Returns a reason for each document that cannot be tested, "" for others.
-
-    Given test and development documents cannot if no training document has their label. Without given test documents,
-    a class of only one text or group cannot be both trained and tested.
-    """
-    texts: dict[str, set[object]] = defaultdict(set)
-    groups: dict[str, set[object]] = defaultdict(set)
-    for document in (document for document in documents if document.is_trained):
-        for label in document.all_labels:
-            texts[label].add(document.keys[0])
-            groups[label].add(document.keys[-1])
-    must_divide = is_single_label and not any(document.split == "test" for document in documents)
-    lone = {label for label in texts if must_divide and 1 in (len(texts[label]), len(groups[label]))}
-    reasons = []
-    for document in documents:
-        labels, reason = document.all_labels, ""
-        if not document.is_trained and not labels <= texts.keys():
-            reason = "no training document has its label"
-        elif labels & lone:
-            reason = "its label has only one text or group: training and test need one each"
-        reasons.append(reason)
-    return reasons
-
-
-def _check_targets(documents: Sequence[LabelledDocument], is_multilabel: bool, aside: Sequence[SetAside]) -> None:
+def _check_targets(documents: Sequence[LabelledDocument], target: Target, aside: Sequence[SetAside]) -> None:
     """Raises DataError if nothing can be learnt from the training documents."""
-    trained = [document for document in documents if document.is_trained]
+    trained = [document for document in documents if document.split in (None, "train")]
     if not trained:
         raise DataError(f"none of {counted(len(documents), 'document')} is a training document{_summary(aside)}")
     counts = Counter(label for document in trained for label in document.all_labels)
     about = f"{counted(len(trained), 'training document')}, the first at {place_in_words(trained[0].origin)}"
-    are_single = len(counts) > len(trained) and max(counts.values()) == 1
-    if any(document.spans for document in trained):
-        return
+    problem = ""
     if not counts:
         problem = f"no label or span in {about}; check label_field or spans_field"
-    elif are_single or (not is_multilabel and len(counts) == len(trained) > 1):
+    elif target != "spans" and max(counts.values()) == 1 and len(counts) >= max(2, len(trained)):
         problem = f"{counted(len(counts), 'class')} in {about}: no class has examples; check label_field"
-    elif len(counts) == 1 and counts.total() == len(trained):
+    elif target != "spans" and len(counts) == 1 and counts.total() == len(trained):
         only = f"{next(iter(counts))!r} is the only class of {about}"
         problem = f"{only}; check label_field, or add documents of another class"
-    else:
-        return
-    raise DataError(problem + _summary(aside))
+    if problem:
+        raise DataError(problem + _summary(aside))
 
 
 def _summary(aside: Sequence[SetAside]) -> str:
@@ -185,12 +150,8 @@ def _remedy(task: LabelledTask, aside: Sequence[SetAside]) -> str:
     reasons = {item.reason for item in aside}
     if reasons and reasons <= REMEDIES.keys():
         return f"; {REMEDIES[min(reasons)]}"
-    names = next((list(fields) for _, fields, *_ in labelled_fields(data) if not isinstance(fields, Unreadable)), [])
-    if names:
-        shown = ", ".join(map(repr, names))
+    records = (fields for _, fields, *_ in labelled_fields(data) if not isinstance(fields, Unreadable))
+    if names := ", ".join(map(repr, next(records, []))):
         lacks_field = any(item.reason.startswith("no field") for item in aside)
-        return f"; the fields are {shown}: name them in data" if lacks_field else ""
-    if data.dataset:
-        return "; the records have no fields"
-    is_empty = not any(path.stat().st_size for path in files_of(data.files))
-    return f"; {', '.join(data.files)} is empty" if is_empty else "; the records have no fields"
+        return f"; the fields are {names}: name them in data" if lacks_field else ""
+    return "; the records have no fields"

@@ -1,19 +1,19 @@
-"""Folds of labelled documents: which train, choose and test; a function of the documents, the task and the seed.
+"""Folds of labelled documents: which train, choose and test, by scikit-learn's splitters.
 
 Documents with the same text, and those of one group, are a unit, which is never divided.
 """
 
-from collections import Counter, defaultdict
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from jaxtyping import Int64
+from fractions import Fraction
 
 from longmlm.downstream.documents import LabelledCorpus
-from longmlm.downstream.records import LabelledDocument
 from longmlm.downstream.settings import LabelledTask
 from longmlm.errors import DataError, counted
+
+MAX_PARTS = 20  # of which some are drawn for a fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Fold:
     untested: tuple[int, ...] = ()
 
 
-def fold_of(corpus: LabelledCorpus, task: LabelledTask, seed: int, number: int) -> Fold:
-    """Returns one of the task's folds; the only one, 0, has given or drawn test documents.
+def fold_of(corpus: LabelledCorpus, task: LabelledTask, seed: int, number: int | None) -> Fold:
+    """Returns one of the task's folds; without cross-validation the only one, None.
 
     What the corpus does not give is drawn: test documents by test_fraction, development documents by dev_fraction of
     the training documents. Raises DataError for too few documents.
@@ -38,88 +38,83 @@ def fold_of(corpus: LabelledCorpus, task: LabelledTask, seed: int, number: int) 
     documents = corpus.documents
     given = {side: {n for n, one in enumerate(documents) if one.split == side} for side in ("dev", "test")}
     pool = set(range(len(documents))).difference(given["dev"], given["test"])
-    splitter = _Splitter(corpus, seed)
-    if task.num_folds is not None:
-        test = splitter.folds(pool, task.num_folds)[number]
+    if number is not None and task.num_folds is not None:
+        num_units = len({corpus.units[number] for number in pool})
+        if num_units < task.num_folds:
+            raise DataError(
+                f"num_folds = {task.num_folds}, but documents that share a text or a group stay together, which "
+                f"leaves only {counted(num_units, 'part')}: set fewer folds"
+            )
+        test = {*parts_of(corpus, pool, task.num_folds, seed)[number]}
     else:
-        test = given["test"] or splitter.drawn(pool, task.test_fraction, "test_fraction")
+        test = given["test"] or drawn(corpus, pool, task.test_fraction, "test_fraction", seed)
     rest = pool.difference(test)
-    dev = given["dev"] or splitter.drawn(rest, task.dev_fraction, "dev_fraction")
+    dev = given["dev"] or drawn(corpus, rest, task.dev_fraction, "dev_fraction", seed)
     train = rest.difference(dev)
-    known = _labels_of(documents, train)
+    known = _labels_of(corpus, train)
     tested = {n for n in test if documents[n].all_labels <= known.keys()}
     if not tested:
         raise DataError(
-            f"fold {number} of {task.num_folds or 1}: no training document has the labels of its "
+            f"fold {number or 0} of {task.num_folds or 1}: no training document has the labels of its "
             f"{counted(len(test), 'test document')}: set fewer folds or another group_field"
         )
     parts = (train, dev, tested, test.difference(tested))
     return Fold(*(tuple(sorted(part)) for part in parts))
 
 
-class _Splitter:
-    """Divides documents at random, whole units together, each class in proportion if documents have one.
+def parts_of(corpus: LabelledCorpus, pool: Iterable[int], num_parts: int, seed: int) -> list[list[int]]:
+    """Returns documents in parts that are alike in size and, if each has one label, in its shares; no unit is divided.
 
-    Units are placed one by one, the largest first, and those of a class after each other. If all are single documents,
-    folds differ by at most one in the documents of a class, and in total; a class's drawn share is rounded up or down.
+    The parts are the same in whichever order the documents are read.
     """
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
-    def __init__(self, corpus: LabelledCorpus, seed: int) -> None:
-        self.documents, self.units, self.seed = corpus.documents, corpus.units, seed
-        has_class = any(one.labels for one in self.documents) and not corpus.is_multilabel
-        self.classes = np.array([one.labels[0] if has_class else "" for one in self.documents])
-
-    def folds(self, pool: set[int], num_folds: int) -> list[set[int]]:
-        """Returns the pool in disjoint parts; raises DataError if it has too few units."""
-        units, counts = self._shuffled(pool)
-        if len(units) < num_folds:
-            raise DataError(
-                f"num_folds = {num_folds}, but documents that share a text or a group stay together, which leaves "
-                f"only {counted(len(units), 'part')}: set fewer folds"
-            )
-        folds, sizes = [set[int]() for _ in range(num_folds)], np.zeros((num_folds, counts.shape[1]))
-        for unit, in_classes in zip(units, counts, strict=True):
-            smallest = np.lexsort((sizes.sum(axis=1), sizes @ in_classes))[0]  # in the unit's classes, then in all
-            folds[smallest].update(unit)
-            sizes[smallest] += in_classes
-        return folds
-
-    def drawn(self, pool: set[int], fraction: float, setting: str) -> set[int]:
-        """Returns about this fraction of the pool, at least one unit; every label stays in the rest."""
-        units, counts = self._shuffled(pool)
-        seen, left = counts.cumsum(axis=0), _labels_of(self.documents, pool)
-        shares = np.minimum(fraction * seen[-1], seen[-1] - 1)
-        wanted = np.floor(shares)
-        num_more = max(1, round(shares.sum())) - int(wanted.sum())  # of the classes with the largest remainders
-        wanted[np.argsort(wanted - shares, kind="stable")[:num_more]] += 1
-        drawn, taken = set[int](), np.zeros(len(wanted))
-
-        def is_spare(unit: list[int]) -> bool:
-            return all(left[label] > number for label, number in _labels_of(self.documents, unit).items())
-
-        for unit, in_classes, target in zip(units, counts, seen * wanted / seen[-1], strict=True):
-            if 2 * (target - taken) @ in_classes >= in_classes @ in_classes and is_spare(unit):  # gets closer to it
-                drawn.update(unit)
-                taken += in_classes
-                left -= _labels_of(self.documents, unit)
-        if not drawn and not (drawn := {*next(filter(is_spare, reversed(units)), ())}):
-            raise DataError(
-                f"{setting} = {fraction:g} needs more than {counted(len(pool), 'document')}: each label needs a second "
-                "document, with another text and group"
-            )
-        return drawn
-
-    def _shuffled(self, pool: set[int]) -> tuple[list[list[int]], Int64[np.ndarray, "units classes"]]:
-        """Returns the units of the pool, and how many documents of each class they have."""
-        units = defaultdict[int, list[int]](list)
-        for number in sorted(pool, key=lambda number: self.documents[number].text):  # in whichever order they are read
-            units[self.units[number]].append(number)
-        shuffled = [*units.values()]
-        np.random.default_rng(self.seed).shuffle(shuffled)
-        shuffled.sort(key=lambda unit: (-len(unit), self.classes[unit[0]]))
-        classes = np.unique(self.classes[[*pool]])
-        return shuffled, np.array([(self.classes[unit, None] == classes).sum(axis=0) for unit in shuffled])
+    numbers = sorted(pool, key=lambda number: corpus.documents[number].text)
+    places = dict[int, int]()  # of units, in this order
+    units = [places.setdefault(corpus.units[number], len(places)) for number in numbers]
+    classes = [corpus.documents[number].labels for number in numbers] if corpus.target == "label" else []
+    names = sorted({*classes})
+    targets = [names.index(one) for one in classes]
+    if max(Counter(targets).values(), default=0) < num_parts:  # too few of any class for each part to have one
+        targets = [0] * len(numbers)
+    options = {"shuffle": True, "random_state": seed % 2**32}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The least populated class")
+        if len(places) == len(numbers):  # the same with groups takes time that grows with their number
+            split = StratifiedKFold(num_parts, **options).split(numbers, targets)
+        else:
+            split = StratifiedGroupKFold(num_parts, **options).split(numbers, targets, units)
+        return [[numbers[place] for place in test] for _, test in split]
 
 
-def _labels_of(documents: Sequence[LabelledDocument], numbers: Iterable[int]) -> Counter[str]:
-    return Counter(label for number in numbers for label in documents[number].all_labels)
+def drawn(corpus: LabelledCorpus, pool: set[int], fraction: float, setting: str, seed: int) -> set[int]:
+    """Returns about this fraction of the pool, at least one unit; every label stays in the rest."""
+    share = Fraction(fraction).limit_denominator(MAX_PARTS)
+    num_units = len({corpus.units[number] for number in pool})
+    num_parts = max(2, min(share.denominator, num_units))
+    parts = parts_of(corpus, pool, num_parts, seed) if num_units > 1 else []
+    num_drawn = min(max(1, round(fraction * num_parts)), num_parts - 1)
+    left, found = _labels_of(corpus, pool), set[int]()
+    for place, part in enumerate(parts):
+        for unit in _units(corpus, part):
+            own = _labels_of(corpus, unit)
+            if (place < num_drawn or not found) and all(left[label] > count for label, count in own.items()):
+                found.update(unit)
+                left -= own
+    if not found:
+        raise DataError(
+            f"{setting} = {fraction:g} needs more than {counted(len(pool), 'document')}: each label needs a second "
+            "document, with another text and group"
+        )
+    return found
+
+
+def _units(corpus: LabelledCorpus, numbers: Sequence[int]) -> list[list[int]]:
+    units: dict[int, list[int]] = {}
+    for number in numbers:
+        units.setdefault(corpus.units[number], []).append(number)
+    return [*units.values()]
+
+
+def _labels_of(corpus: LabelledCorpus, numbers: Iterable[int]) -> Counter[str]:
+    return Counter(label for number in numbers for label in corpus.documents[number].all_labels)

@@ -8,8 +8,6 @@ A chunk's vector is the last hidden state of its first token. Three documents of
 """
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, assert_never
 
 import torch
@@ -107,66 +105,49 @@ class ChunkPooling(nn.Module):
                 assert_never(self.kind)
 
 
-class FirstTokens(nn.Module):
-    """Stands in for a frozen encoder: computes the last hidden state of the first token of each input, once.
+def freeze_encoder(model: PreTrainedModel, inputs: dict[str, Tensor]) -> None:
+    """Freezes the encoder, which from then on computes the first token of each input once, and only that.
 
-    It has the encoder's pooler, which is a part of the head; `encoder` holds the encoder itself, which is not.
+    Its pooler is a part of the head. A head that reads more than first tokens gets all of them, computed anew each
+    time; `inputs` are those on which it is tried. Checkpoints hold the head alone.
     """
+    encoder: Any = model.base_model.requires_grad_(False)
+    set_dropout(encoder, 0.0)
+    if (pooler := getattr(encoder, "pooler", None)) is not None:
+        pooler.requires_grad_(True)
+    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    model._keys_to_ignore_on_save = frozen  # noqa: SLF001 - transformers has no other name for it
+    expected, forward = _logits(model.eval(), inputs), encoder.forward
+    encoder.forward = _Remembered(encoder)
+    try:
+        found = _logits(model, inputs)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+        found = expected.new_empty(0)
+    if found.shape != expected.shape or not torch.allclose(found, expected, rtol=MAX_ROUNDING, atol=MAX_ROUNDING):
+        encoder.forward = forward
+
+
+class _Remembered:
+    """The forward pass of a frozen encoder, with the first token's state of each input that was computed before."""
 
     def __init__(self, encoder: Any) -> None:
-        super().__init__()
-        self.encoder = (encoder,)
+        self.encoder, self.compute = encoder, encoder.forward
         self.known: dict[bytes, Tensor] = {}
-        self.pooler = getattr(encoder, "pooler", None)
-        self.pooler_activation = getattr(encoder, "pooler_activation", None)  # ALBERT's pooler is a linear layer
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutputWithPooling:
-        """Returns the hidden states of first tokens, and pooled if the encoder pools."""
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutputWithPooling:
         rows = zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True)
         keys = [hashlib.sha256(row[is_token].numpy().tobytes()).digest() for row, is_token in rows]
         new = [number for number, key in enumerate(keys) if key not in self.known]
         for first in range(0, len(new), ROWS):
             part = new[first : first + ROWS]
             with torch.no_grad():
-                states = self.encoder[0](input_ids[part], attention_mask=attention_mask[part]).last_hidden_state
+                states = self.compute(input_ids[part], attention_mask=attention_mask[part]).last_hidden_state
             self.known |= zip((keys[number] for number in part), states[:, 0].float().cpu(), strict=True)
         states = torch.stack([self.known[key] for key in keys])[:, None].to(input_ids.device)
-        pooled = None
-        if self.pooler is not None and self.pooler_activation is not None:
-            pooled = self.pooler_activation(self.pooler(states[:, 0]))
-        elif self.pooler is not None:
-            pooled = self.pooler(states)
+        pooled, activation = getattr(self.encoder, "pooler", None), getattr(self.encoder, "pooler_activation", None)
+        if pooled is not None:  # ALBERT's pooler is a linear layer
+            pooled = activation(pooled(states[:, 0])) if activation else pooled(states)
         return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooled)
-
-
-def freeze_encoder(model: PreTrainedModel, inputs: dict[str, Tensor]) -> None:
-    """Freezes the encoder of a model; FirstTokens stands in for it unless the head reads more than first tokens.
-
-    `inputs` are those on which the head must compute the same in both ways.
-    """
-    encoder = model.base_model.requires_grad_(False)
-    set_dropout(encoder, 0.0)
-    stand_in = FirstTokens(encoder).requires_grad_()
-    expected = _logits(model.eval(), inputs)
-    setattr(model, model.base_model_prefix, stand_in)
-    try:
-        found = _logits(model, inputs)
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # it reads what FirstTokens does not have
-        found = expected.new_empty(0)
-    if found.shape != expected.shape or not torch.allclose(found, expected, rtol=MAX_ROUNDING, atol=MAX_ROUNDING):
-        setattr(model, model.base_model_prefix, encoder)
-
-
-@contextmanager
-def encoder_in_place(model: PreTrainedModel) -> Iterator[None]:
-    """Puts a frozen encoder back into the model in the block, to save the model as transformers loads it."""
-    stand_in = model.base_model
-    if isinstance(stand_in, FirstTokens):
-        setattr(model, model.base_model_prefix, stand_in.encoder[0])
-    try:
-        yield
-    finally:
-        setattr(model, model.base_model_prefix, stand_in)
 
 
 @torch.no_grad()

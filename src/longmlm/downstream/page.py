@@ -1,35 +1,28 @@
 """The page of the downstream command, and what the cards of its models say."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from markupsafe import Markup
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.fine_tuned import FineTuned
 from longmlm.downstream.artifacts import DownstreamComparison, DownstreamTrial
 from longmlm.downstream.comparison import finding, points
 from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.planned import TrialConfig
 from longmlm.downstream.reading import windows_overlap
-from longmlm.downstream.scores import main_score, metric_names
+from longmlm.downstream.scores import METRICS, main_score
 from longmlm.downstream.settings import LabelledData
 from longmlm.errors import counted
 from longmlm.escaping import markdown, markdown_code
+from longmlm.experiments.experiment import experiment_page, title_of, values_in_words
 from longmlm.reports.charts import Chart, Series
-from longmlm.reports.pages import Head, Section, page, write_page
+from longmlm.reports.pages import Head, Section
 from longmlm.reports.tables import Table, markdown_table, percent
-from longmlm.runtime.trials import values_in_words
 
 BOUNDS = ("95 % low", "95 % high")
-
-
-def write_downstream(comparison: DownstreamComparison, folder: Path, made_by: str) -> None:
-    """Writes downstream.json and the page; `made_by` is the command with its settings."""
-    write_page(downstream_page(comparison, made_by), folder / PAGE_FILE)
-    artifact.write(folder / DownstreamComparison.FILE, comparison)
+KINDS = {"label": "Classification", "labels": "Classification", "spans": "Labelling"}
 
 
 def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
@@ -37,38 +30,30 @@ def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
     task, metric, arms = comparison.task, comparison.metric, comparison.arms
     seeds = sorted({seed for arm in arms for seed in arm.seeds})
     drawn = "of the documents and of the seeds" if len(seeds) > 1 else "of the documents, for one seed"
-    corrected = f" Not corrected for {comparison.num_compared} comparisons." if comparison.num_compared > 1 else ""
+    several = f" Not corrected for {comparison.num_compared} comparisons." if comparison.num_compared > 1 else ""
+    about = (
+        f"By {metric}, averaged over seeds. Low and high: 95 % interval of 2,000 bootstrap resamples {drawn}. The "
+        f"difference is that from the baseline, {task.baseline}, on the same documents and seeds; where its interval "
+        f"includes zero, no difference was found.{several}"
+    )
     sections = [
-        Section(
-            "Arms",
-            f"By {metric}, averaged over seeds. Low and high: 95 % interval of 2,000 bootstrap resamples {drawn}."
-            f" The difference is that from the baseline, {task.baseline}.",
-            arms_table(comparison),
-        ),
-        Section(f"{_capital(metric)} of each arm", "", _chart(comparison)),
-        Section(
-            f"Differences from {task.baseline}",
-            "In percentage points, paired: both arms on the same documents and seeds. Where the interval includes "
-            f"zero, no difference was found.{corrected}",
-            differences_table(comparison),
-        ),
+        Section("Arms", about, arms_table(comparison)),
+        Section(f"{metric} of each arm", "", _chart(comparison)),
         Section("By label", "F1 in percent.", _labels_table(comparison)),
-        Section("Settings", "Values were chosen by the development score.", _settings_table(comparison)),
-        Section(
-            "Failed trials",
-            "The same command tries them again.",
-            Table(["trial", "error"], [*comparison.failed.items()]),
-        ),
-        Section("Documents", "", _facts(comparison, seeds)),
     ]
-    sections = [one for one in sections if not (isinstance(one.content, Table) and not one.content.lines)]
     best = arms[0].differences
     is_good = False if comparison.failed else True if best and best[0].sign > 0 else None
     folds = f", cross-validation with {counted(task.num_folds, 'fold')}" if task.num_folds else ""
-    tested = counted(arms[0].num_documents, "test document")
-    lead = f"{_capital(task.kind)} of {tested}{folds}, {counted(len(seeds), 'seed')}."
-    head = Head(f"{task.name}: comparison of {counted(len(arms), 'arm')}", lead, finding(comparison), is_good)
-    return page(head, sections, made_by)
+    tested, aside = counted(arms[0].num_documents, "test document"), counted(task.num_set_aside, "record")
+    untested = (
+        f" {counted(comparison.num_untested, 'document')} not tested: no training document has all of the labels."
+    )
+    lead = (
+        f"{KINDS[task.target]} of {tested}{folds}, {counted(len(seeds), 'seed')}. {task.num_documents:,} documents, "
+        f"{counted(len(task.labels), 'label')}; {aside} set aside.{untested if comparison.num_untested else ''}"
+    )
+    head = Head(title_of(task.name, len(arms)), lead, finding(comparison), is_good)
+    return experiment_page(head, sections, comparison.failed, made_by)
 
 
 def arms_table(comparison: DownstreamComparison) -> Table:
@@ -79,28 +64,18 @@ def arms_table(comparison: DownstreamComparison) -> Table:
         main, *others = arm.scores
         difference = next(iter(arm.differences), None)
         compared = map(points, difference.numbers if difference else [None] * 3)
-        lines.append([arm.arm, *map(percent, main.numbers), *compared, *(percent(score.mean) for score in others)])
-    return Table(["arm", main_name, *BOUNDS, "difference", *BOUNDS, *names], lines)
-
-
-def differences_table(comparison: DownstreamComparison) -> Table:
-    """Returns a line per arm and metric: the difference from the baseline with its interval."""
-    verdicts, lines = {1: "better", -1: "worse", 0: "no difference found"}, []
-    for arm in comparison.arms:
-        for score in (score for score in arm.differences if score.mean is not None):
-            verdict = "–" if score.low is None else verdicts[score.sign]
-            lines.append([arm.arm, score.metric, *map(points, score.numbers), verdict])
-    return Table(["arm", "metric", "points", *BOUNDS, "verdict"], lines)
+        numbers = [*map(percent, main.numbers), *compared, *(percent(score.mean) for score in others)]
+        lines.append([arm.arm, values_in_words(arm.values), *numbers])
+    return Table(["arm", "chosen values", main_name, *BOUNDS, "difference", *BOUNDS, *names], lines)
 
 
 def write_fine_tuned(
     folder: Path, config: TrialConfig, corpus: LabelledCorpus, trial: DownstreamTrial, num_tokens: int
 ) -> None:
     """Writes what a release of a trial's model needs; `num_tokens` is the longest input, 0 for TF-IDF."""
-    kind, arm, tested = config.task.kind, config.arm, counted(len(trial.predictions), "test document")
-    is_labelling, metric = kind == "labelling", metric_names(kind, corpus.is_multilabel)[0]
+    arm, is_labelling, metric = config.arm, corpus.target == "spans", METRICS[corpus.target][0]
     has_windows = is_labelling and arm.reads == "chunks"
-    score = main_score(trial.predictions, kind, corpus.is_multilabel)
+    score, tested = main_score(trial.predictions, corpus), counted(len(trial.predictions), "test document")
     fold = f", one fold of {config.task.num_folds}" if config.task.num_folds else ""
     settings = {**trial.values, "seed": trial.seed, **asdict(config.recipe)}
     content = FineTuned(
@@ -120,7 +95,7 @@ def write_fine_tuned(
             else f"It reads the {arm.reads} {num_tokens:,} tokens of a text, special tokens included."
         ),
         scores=(
-            f"{_capital(metric)} on {tested} that it was not trained on: {score:.2f} %. One seed{fold}; "
+            f"{metric[0].upper()}{metric[1:]} on {tested} that it was not trained on: {score:.2f} %. One seed{fold}; "
             "the epoch was chosen on development documents."
         ),
         training=markdown_table(Table(["setting", "value"], [[name, str(value)] for name, value in settings.items()])),
@@ -142,8 +117,7 @@ def add_comparison(folder: Path, comparison: DownstreamComparison | None) -> Non
 
 def _chart(comparison: DownstreamComparison) -> Chart:
     """Returns the main metric of every arm with its interval."""
-    pairs = [(number, arm.scores[0]) for number, arm in enumerate(comparison.arms)]
-    known = [(float(number), score) for number, score in pairs if score.mean is not None]
+    known = [(float(n), score) for n, arm in enumerate(comparison.arms) if (score := arm.scores[0]).mean is not None]
     values = [score.mean or 0.0 for _, score in known]
     ends = [(value, score.low or 0.0, score.high or 0.0) for value, (_, score) in zip(values, known, strict=True)]
     errors = [[max(0.0, value - low) for value, low, _ in ends], [max(0.0, high - value) for value, _, high in ends]]
@@ -157,42 +131,14 @@ def _labels_table(comparison: DownstreamComparison) -> Table:
     return Table(["arm", *comparison.task.labels], lines)
 
 
-def _settings_table(comparison: DownstreamComparison) -> Table:
-    """Returns a line per arm: its model, what it reads, how chunks are pooled, and the values chosen for it."""
-    lines = []
-    for result in comparison.arms:
-        arm = comparison.task.arms[result.arm]
-        unit = "tokens" if arm.model else "words or characters"
-        length = f"{arm.length:,} {unit}" if arm.length else ("all positions" if arm.model else "all")
-        is_pooled = arm.reads == "chunks" and comparison.task.kind == "classification"
-        trained = "–" if not arm.model else "head" if arm.frozen else "all"
-        cells = [arm.model or "TF-IDF", arm.reads, length, arm.pooling if is_pooled else "–", trained]
-        lines.append([result.arm, *cells, values_in_words(result.values)])
-    return Table(["arm", "model", "reads", "length", "pooling", "trained", "chosen values"], lines)
-
-
-def _facts(comparison: DownstreamComparison, seeds: Sequence[int]) -> dict[str, str]:
-    task = comparison.task
-    untested = f"{comparison.num_untested:,}, since no training document has all of their labels"
-    return {
-        "documents": f"{task.num_documents:,}",
-        "records set aside": f"{task.num_set_aside:,}",
-        "labels": f"{len(task.labels):,}{', several per document' if task.is_multilabel else ''}",
-        "folds": f"{task.num_folds}, every document in one test set per seed" if task.num_folds else "one split",
-        **({"not tested": untested} if comparison.num_untested else {}),
-        "seeds": ", ".join(map(str, seeds)),
-        "documents tested": f"{comparison.arms[0].num_documents:,}",
-    }
-
-
 def _about(config: TrialConfig, corpus: LabelledCorpus) -> Markup:
     model, arm = str(config.arm.model), config.arm
-    task = "document classification" if config.task.kind == "classification" else "sequence labelling"
-    tuned = (
-        "with a new head, trained with longmlm on the unchanged encoder," if arm.frozen else "fine-tuned with longmlm"
-    )
+    task = "sequence labelling" if corpus.target == "spans" else "document classification"
+    is_trained = "fine-tuned with longmlm"
+    if arm.frozen:
+        is_trained = "with a new head, trained with longmlm on the unchanged encoder,"
     base = markdown_code(model if arm.revision else Path(model).name)
-    return Markup("{}, {} for {}: {}.").format(base, tuned, task, markdown(", ".join(corpus.labels)))
+    return Markup("{}, {} for {}: {}.").format(base, is_trained, task, markdown(", ".join(corpus.labels)))
 
 
 def _problem(config: TrialConfig) -> str:
@@ -209,7 +155,3 @@ def _names(data: LabelledData) -> list[str]:
         return [data.dataset]
     paths = [path.rsplit("/", 2) for path in data.files]
     return ["/".join(parts[-2:]) if "*" in parts[-1] else parts[-1] for parts in paths]
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]

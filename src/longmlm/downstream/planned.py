@@ -10,11 +10,12 @@ from longmlm.artifacts.fine_tuned import MODEL
 from longmlm.artifacts.made_from import Input, MadeFrom
 from longmlm.downstream.artifacts import DownstreamTrial
 from longmlm.downstream.documents import LabelledCorpus
-from longmlm.downstream.settings import Arm, DownstreamConfig, FinetuneRuntime, LabelledTask, Tuning
+from longmlm.downstream.settings import Arm, DownstreamConfig, FinetuneRecipe, FinetuneRuntime, LabelledTask, Tuning
 from longmlm.errors import ModelError
+from longmlm.experiments.experiment import Trial, Values
+from longmlm.experiments.processes import TRIAL, PlannedTrial
 from longmlm.hubs.model_files import CONFIG, model_sha256
 from longmlm.hubs.models import read_architecture, snapshot_of
-from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, trial_name
 from longmlm.settings.pretrain import Tracker
 from longmlm.training.run_folder import model_or_best_checkpoint
 
@@ -37,7 +38,7 @@ class TrialConfig:
     learning_rate: float | None = None
     num_epochs: int | None = None
     seed: int = 0
-    fold: int = 0
+    fold: int | None = None
     documents_sha256: str
     model_sha256: str | None = None
     recipe: Tuning
@@ -52,86 +53,67 @@ class TrialConfig:
         return {"learning_rate": self.learning_rate, "num_epochs": self.num_epochs}
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The trials of a command; `arms` has what all trials of an arm share, with commits and hashes as they are now."""
+def arm_trials(config: DownstreamConfig, corpus: LabelledCorpus) -> dict[str, TrialConfig]:
+    """Returns what all trials of each arm share, with commits and hashes as they are now: a later change is noticed.
 
-    config: DownstreamConfig
-    arms: dict[str, TrialConfig]
-
-    @classmethod
-    def of(cls, config: DownstreamConfig, corpus: LabelledCorpus) -> "Plan":
-        """Returns the trials on a corpus: all read the same, and a later command notices a change.
-
-        Raises ModelError for a model that does not exist or has fewer positions than its arm reads, and for a folder
-        without weights; CheckpointError for a run without checkpoints.
-        """
-        arms, documents, digests = {}, corpus.sha256, dict[str, str]()  # several arms may name one model
-        for name, own in config.arms.items():
-            arm, sha256 = own, None
-            if own.model is not None:
-                model = model_or_best_checkpoint(own.model)
-                snapshot = snapshot_of(model, own.revision, with_weights=False)
-                _check_length(name, own, snapshot.folder)
-                arm = replace(own, model=model, revision=snapshot.commit or own.revision)
-                if snapshot.commit is None:
-                    sha256 = digests[model] = digests.get(model) or model_sha256(model)
-            arms[name] = TrialConfig(
-                name=Path(config.output).name,
-                task=config.task,
-                arm_name=name,
-                arm=arm,
-                documents_sha256=documents,
-                model_sha256=sha256,
-                recipe=config.recipe.tuning,
-                runtime=config.runtime,
-                tracking=config.tracking,
-            )
-        return cls(config, arms)
-
-    def combinations(self, name: str) -> list[dict[str, Any]]:
-        """Returns every combination of rate and epochs to try for an arm; a single empty one for TF-IDF."""
-        recipe, arm = self.config.recipe, self.config.arms[name]
-        if arm.model is None:
-            return [{}]
-        rates = recipe.frozen_learning_rate if arm.frozen else recipe.learning_rate
-        epochs = recipe.frozen_num_epochs if arm.frozen else recipe.num_epochs
-        return [{"learning_rate": rate, "num_epochs": number} for rate, number in itertools.product(rates, epochs)]
-
-    @property
-    def seeds_and_folds(self) -> list[tuple[int, int]]:
-        """The seed and the fold of each trial with the chosen values, first those with which they are chosen."""
-        return list(itertools.product(self.config.recipe.seeds, range(self.config.task.num_folds or 1)))
-
-    @property
-    def num_trials(self) -> int:
-        """How many trials there are in all."""
-        repeated = len(self.seeds_and_folds) - 1
-        return sum(len(self.combinations(arm)) + repeated for arm in self.config.arms)
-
-    def trial(self, name: str, values: dict[str, Any], seed: int, fold: int) -> PlannedTrial:
-        """Returns a trial of an arm with what its result depends on: the hashes of text and models, not their paths."""
-        of_arm, task, arm = self.arms[name], self.config.task, self.arms[name].arm
-        in_words = trial_name(name, values, seed, fold if task.num_folds else None)
-        trial = replace(of_arm, name=f"{of_arm.name}: {in_words}", seed=seed, fold=fold, **values)
-        settings = {"task": asdict(task), "arm": asdict(arm), "values": values, "seed": seed, "fold": fold}
-        settings |= {"recipe": asdict(trial.recipe)} if arm.model else {}
-        model = Input(arm.model, trial.model_sha256 or "") if arm.model else None
-        inputs = {"documents": Input(content=trial.documents_sha256), "model": model}
-        folder = Path(self.config.output, FOLDER, TRIALS, name, folder_name(values), f"seed-{seed}-fold-{fold}")
-        is_finished = (folder / DownstreamTrial.FILE).is_file()
-        lacks_model = self.config.keep_weights and arm.model and is_finished and not (folder / MODEL).is_dir()
-        return PlannedTrial(
-            name=in_words,
-            folder=folder,
-            key=MadeFrom.of(settings, inputs).key,
-            files={TRIAL: to_toml(trial)},
-            module=MODULE,
-            arguments=(str(folder),),
-            training=TRAINING,
-            result=DownstreamTrial.FILE,
-            missing="its model was removed" if lacks_model else "",
+    Raises ModelError for a model that does not exist or has fewer positions than its arm reads, and for a folder
+    without weights; CheckpointError for a run without checkpoints.
+    """
+    arms, documents, digests = {}, corpus.sha256, dict[str, str]()  # several arms may name one model
+    for name, own in config.arms.items():
+        arm, sha256 = own, None
+        if own.model is not None:
+            model = model_or_best_checkpoint(own.model)
+            snapshot = snapshot_of(model, own.revision, with_weights=False)
+            _check_length(name, own, snapshot.folder)
+            arm = replace(own, model=model, revision=snapshot.commit or own.revision)
+            if snapshot.commit is None:
+                sha256 = digests[model] = digests.get(model) or model_sha256(model)
+        arms[name] = TrialConfig(
+            name=Path(config.output).name,
+            task=config.task,
+            arm_name=name,
+            arm=arm,
+            documents_sha256=documents,
+            model_sha256=sha256,
+            recipe=config.recipe.tuning,
+            runtime=config.runtime,
+            tracking=config.tracking,
         )
+    return arms
+
+
+def combinations(recipe: FinetuneRecipe, arm: Arm) -> list[Values]:
+    """Returns every combination of rate and epochs to try for an arm; a single empty one for TF-IDF."""
+    if arm.model is None:
+        return [{}]
+    rates = recipe.frozen_learning_rate if arm.frozen else recipe.learning_rate
+    epochs = recipe.frozen_num_epochs if arm.frozen else recipe.num_epochs
+    return [{"learning_rate": rate, "num_epochs": number} for rate, number in itertools.product(rates, epochs)]
+
+
+def planned_trial(config: DownstreamConfig, of_arm: TrialConfig, one: Trial) -> PlannedTrial:
+    """Returns how a trial runs, with what its result depends on: the hashes of text and models, not their paths."""
+    task, arm = config.task, of_arm.arm
+    trial = replace(of_arm, name=f"{of_arm.name}: {one.name}", seed=one.seed, fold=one.fold, **one.values)
+    settings = {"task": asdict(task), "arm": asdict(arm), "values": one.values, "seed": one.seed, "fold": one.fold}
+    settings |= {"recipe": asdict(trial.recipe)} if arm.model else {}
+    model = Input(arm.model, trial.model_sha256 or "") if arm.model else None
+    inputs = {"documents": Input(content=trial.documents_sha256), "model": model}
+    folder = one.folder_in(Path(config.output, FOLDER))
+    is_finished = (folder / DownstreamTrial.FILE).is_file()
+    lacks_model = config.keep_weights and arm.model and is_finished and not (folder / MODEL).is_dir()
+    return PlannedTrial(
+        name=one.name,
+        folder=folder,
+        key=MadeFrom.of(settings, inputs).key,
+        files={TRIAL: to_toml(trial)},
+        module=MODULE,
+        arguments=(str(folder),),
+        training=TRAINING,
+        result=DownstreamTrial.FILE,
+        missing="its model was removed" if lacks_model else "",
+    )
 
 
 def _check_length(name: str, arm: Arm, folder: Path) -> None:

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.records import LabelledDocument
-from longmlm.downstream.settings import Arm, TaskKind
+from longmlm.downstream.settings import Arm
 from longmlm.errors import ModelError
 
 IGNORED = -100  # the target of a special token
@@ -50,10 +50,10 @@ def set_reading(tokenizer: PreTrainedTokenizerBase, arm: Arm, num_tokens: int) -
 
 
 def examples_of(
-    corpus: LabelledCorpus, numbers: Sequence[int], tokenizer: PreTrainedTokenizerBase, arm: Arm, kind: TaskKind
+    corpus: LabelledCorpus, numbers: Sequence[int], tokenizer: PreTrainedTokenizerBase, arm: Arm
 ) -> Iterator[Example]:
     """Yields the documents of these numbers; raises ModelError for a tokenizer without a first token for chunks."""
-    of_document = _labelling_example if kind == "labelling" else _classification_example
+    of_document = _labelling_example if corpus.target == "spans" else _classification_example
     for number in numbers:
         yield of_document(corpus.documents[number], corpus, tokenizer, arm)
 
@@ -65,7 +65,7 @@ def _classification_example(
     if arm.reads == "chunks" and inputs[0][0] != tokenizer.cls_token_id:
         raise ModelError(f"{arm.model} puts no classification token first: chunks need a model that does")
     target: Any = np.array([label in document.labels for label in corpus.labels], np.float32)
-    if not corpus.is_multilabel:
+    if corpus.target == "label":
         target = target.argmax()
     return Example(tuple(inputs) if arm.reads == "chunks" else (inputs,), target)
 

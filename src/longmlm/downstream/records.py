@@ -58,14 +58,14 @@ class LabelledDocument:
         return ("text", self.text), *([] if self.group is None else [("group", self.group)])
 
     @property
+    def truth(self) -> tuple[str | LabelledSpan, ...]:
+        """What is to be predicted: its labels or its spans."""
+        return (*self.labels, *self.spans)
+
+    @property
     def all_labels(self) -> set[str]:
         """The labels of the document and of its spans."""
         return {*self.labels, *(span.label for span in self.spans)}
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether it may be a training document."""
-        return self.split in (None, "train")
 
 
 def labelled_documents(task: LabelledTask, aside: list[SetAside]) -> list[LabelledDocument]:

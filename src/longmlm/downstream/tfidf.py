@@ -54,7 +54,7 @@ class TfidfModel:
         """Fits the pipeline; raises DataError if no document has a word."""
         documents = [self.corpus.documents[number] for number in numbers]
         target = np.array([[label in one.labels for label in self.corpus.labels] for one in documents], int)
-        if not self.corpus.is_multilabel:
+        if self.corpus.target == "label":
             target = target.argmax(axis=1)
         try:
             with warnings.catch_warnings():
@@ -77,12 +77,12 @@ def fit_tfidf(corpus: LabelledCorpus, fold: Fold, length: int | None, seed: int)
             analyzer="word" if spaced else "char", ngram_range=(1, 2), max_features=MAX_TERMS, sublinear_tf=True
         )
         classifier: Any = LogisticRegression(C=strength, max_iter=MAX_ITERATIONS, random_state=seed % 2**32)
-        if corpus.is_multilabel:
+        if corpus.target == "labels":
             classifier = OneVsRestClassifier(classifier)
         elif len({corpus.documents[number].labels for number in fold.train}) == 1:
             classifier = DummyClassifier()  # regression needs two classes
         model = TfidfModel(corpus, length, spaced, make_pipeline(vectorizer, classifier))
         model.fit(fold.train)
         predictions = predictions_of(corpus, fold.dev, model.predict(fold.dev))
-        fitted.append((model, main_score(predictions, "classification", corpus.is_multilabel)))
+        fitted.append((model, main_score(predictions, corpus)))
     return max(fitted, key=lambda pair: pair[1])

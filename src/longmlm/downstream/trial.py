@@ -22,10 +22,10 @@ from longmlm.downstream.page import write_fine_tuned
 from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.scores import predictions_of
 from longmlm.errors import RESUMES, DataError, naming
+from longmlm.experiments.processes import TRIAL
 from longmlm.hubs.model_files import model_sha256
 from longmlm.processes import LAUNCH_VARIABLES, exclusive_lock, user_errors
 from longmlm.runtime.signals import exit_on_signal
-from longmlm.runtime.trials import TRIAL
 from longmlm.settings.pretrain import Tracker
 from longmlm.temporary import remove_inside
 

@@ -21,7 +21,6 @@ from longmlm.artifacts.fine_tuned import MODEL
 from longmlm.artifacts.provenance import Provenance
 from longmlm.downstream.arm_model import ArmModel
 from longmlm.downstream.folds import Fold
-from longmlm.downstream.models import encoder_in_place
 from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.reading import IGNORED
 from longmlm.downstream.scores import main_score, predictions_of
@@ -69,8 +68,7 @@ def fine_tune(folder: Path, model: ArmModel, fold: Fold) -> tuple[float, ...]:
             "out of memory: lower documents_per_micro_batch in [runtime], or set activation_checkpointing = true there"
         ) from error
     scores = tuple(line[SCORE] for line in tuner.state.log_history if SCORE in line)
-    with encoder_in_place(model.loaded.model):
-        _save(model, folder / MODEL)
+    _save(model, folder / MODEL)
     return scores
 
 
@@ -83,7 +81,7 @@ class _Tuner(Trainer):
         """Returns the task's main metric, in percent."""
         model, numbers = self.arm, cast(Sequence[int], self.eval_dataset)
         predictions = predictions_of(model.corpus, numbers, model.predict(numbers))
-        score = main_score(predictions, model.config.task.kind, model.corpus.is_multilabel)
+        score = main_score(predictions, model.corpus)
         epoch = round(self.state.epoch or 0)
         print(f"epoch {epoch} of {model.config.num_epochs}: {score:.2f} % on the development documents", flush=True)
         metrics = {SCORE: score, BEST: score + TIE * epoch}
@@ -166,6 +164,7 @@ def _save(model: ArmModel, folder: Path) -> None:
     """Writes the model as transformers loads it, with its history, in place of an earlier one."""
     loaded = model.loaded
     history = loaded.provenance_of_run(str(model.config.arm.model))
+    loaded.model._keys_to_ignore_on_save = set()  # noqa: SLF001 - see freeze_encoder
     with rewritten_folder(folder) as partial:
         save_model(loaded.model, loaded.tokenizer, Carried(), partial)
         artifact.write(partial / Provenance.FILE, history)

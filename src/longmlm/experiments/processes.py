@@ -14,27 +14,24 @@ FOLDER.earlier/
 """
 
 import os
-import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.artifact import Artifact
 from longmlm.errors import ArtifactError, TrainingError
 from longmlm.escaping import single_line
-from longmlm.folders import sha256_of_json, write_text
+from longmlm.folders import write_text
 from longmlm.runtime.children import run_child
 from longmlm.temporary import move_aside, remove_with
 
 Content = TypeVar("Content", bound=Artifact)
 
-TRIALS = "trials"  # in the folder of a command
 TRIAL, LOG = "trial.toml", "log.txt"  # in the folder of a trial
-MAX_NAME = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,25 +181,3 @@ def error_in(log: Path, start: int, code: int) -> str:
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not own:
         return "it was killed by SIGKILL, as it is when memory runs out"
     return (own or errors or lines[-1:])[0].strip()
-
-
-def labels_of(values: Mapping[str, Any]) -> list[str]:
-    """Returns a label per searched value: the last part of the setting's name, and the value."""
-    return [f"{key.rpartition('.')[2]} {value}" for key, value in values.items()]
-
-
-def values_in_words(values: Mapping[str, Any]) -> str:
-    """Returns the labels of searched values in a cell of a table, a dash without any."""
-    return ", ".join(labels_of(values)) or "–"
-
-
-def trial_name(arm: str, values: Mapping[str, Any], seed: int, fold: int | None = None) -> str:
-    """Returns a trial in words, such as "chunks, learning_rate 5e-05, seed 42, fold 0"."""
-    return ", ".join([arm, *labels_of(values), f"seed {seed}", *([] if fold is None else [f"fold {fold}"])])
-
-
-def folder_name(values: Mapping[str, Any]) -> str:
-    """Returns the values as the name of a folder; one that would be too long, or no plain name, ends in a hash."""
-    label = ",".join(labels_of(values)).replace(" ", "-") or "as-given"
-    name = re.sub(r"[^\w.,+-]+", "-", label)[:MAX_NAME]
-    return name if name == label else f"{name}-{sha256_of_json(dict(values))[:8]}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longmlm.errors import ArtifactError, FolderError, TrainingError
-from longmlm.runtime.trials import LOG, PlannedTrial, Trials, error_in, folder_name, has_finished, trial_name
+from longmlm.experiments.processes import LOG, PlannedTrial, Trials, error_in, has_finished
 
 MODULE = """
 import os, signal, sys, time
@@ -136,10 +136,3 @@ def test_the_error_of_a_trial_is_longmlms_own_if_it_has_one(tmp_path: Path) -> N
         log.write_text(text, encoding="utf-8")
         assert error_in(log, 0, 1) == expected
         assert "killed by SIGKILL" in error_in(log, 0, -9)
-
-
-def test_names_of_folders_are_plain_and_short() -> None:
-    assert folder_name({}) == "as-given" and folder_name({"recipe.rate": 1e-4}) == "rate-0.0001"
-    long, other = (folder_name({"model": f"../x/{'y' * 260}{end}"}) for end in "ab")
-    assert long != other and len(long) < 120 and "/" not in long
-    assert trial_name("a", {"recipe.rate": 1e-4}, 42, fold=0) == "a, rate 0.0001, seed 42, fold 0"
