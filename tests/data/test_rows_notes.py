@@ -8,7 +8,7 @@ from longmlm.artifacts.rows import Families, RowsManifest, SourceRecord
 from longmlm.data.notes import rows_notes
 from longmlm.data.texts import BROKEN_CSV, BROKEN_JSON
 from longmlm.reports.packing import Example, packing_page
-from tests.reports.test_packing import words
+from tests.support.accepted import lines_of
 from tests.support.rows import rows_manifest
 
 
@@ -42,7 +42,8 @@ def test_a_share_of_less_than_half_or_more_than_twice_what_was_asked_is_noted_on
     [note] = rows_notes(manifest)
     assert note.startswith(f"note: {share} of the tokens are held out, not {asked:.1%}, since long documents are not")
     assert f"set held_out_fraction {advice}," in note
-    assert f"|{note.removeprefix('note: ')}|" in words(packing_page(manifest, Example(3, 1, "x"), ""))
+    cell = f"{note.removeprefix('note: ')} |"
+    assert cell in lines_of(packing_page(manifest, Example(3, 1, "x"), "")).splitlines()
     [source] = manifest.plan.sources
     grouped = replace(manifest, plan=replace(manifest.plan, sources=(replace(source, split_field="book"),)))
     assert "since documents with the same split_field are not divided" in next(rows_notes(grouped))
@@ -54,7 +55,7 @@ def test_a_share_of_less_than_half_or_more_than_twice_what_was_asked_is_noted_on
 def test_a_share_near_what_was_asked_is_not_noted(asked: float, train: int, held_out: int) -> None:
     manifest = manifest_of(asked, (train, held_out))
     assert not [*rows_notes(manifest)]
-    assert "|Notes|" not in words(packing_page(manifest, Example(3, 1, "x"), ""))
+    assert "Notes" not in lines_of(packing_page(manifest, Example(3, 1, "x"), "")).splitlines()
 
 
 def test_a_source_that_is_held_out_as_a_whole_has_no_share() -> None:
