@@ -57,11 +57,6 @@ def sha256_of(path: Path) -> str:
     return sha256
 
 
-def sha256_of_json(content: object) -> str:
-    """Returns the SHA-256 of a value as JSON, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def entry_of(path: Path) -> FileEntry:
     """Returns the file's size and hash."""
     return FileEntry(path.stat().st_size, sha256_of(path))

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import OTHER, RELEASED_FROM, Difference, Input, MadeFrom, differences
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
-from longmlm.artifacts.made_from import OTHER, RELEASED_FROM, Difference, Input, MadeFrom, differences
 from longmlm.artifacts.metrics import MetricsFile, curve_sha256
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.rows import RowsPlan, read_rows_manifest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longmlm.artifacts.made_from import Difference, Input, MadeFrom, differences
+from longmlm.artifacts.artifact import Difference, Input, MadeFrom, differences
 from longmlm.artifacts.provenance import ModelSource
 
 COMMIT, OTHER_COMMIT = "c" * 40, "d" * 40

@@ -4,8 +4,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import RELEASED_FROM, Input, MadeFrom
 from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
-from longmlm.artifacts.made_from import RELEASED_FROM, Input, MadeFrom
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import AddedTokens, Extension, ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import read_rows_manifest

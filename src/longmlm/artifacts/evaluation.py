@@ -15,8 +15,7 @@ from longmlm.artifacts.accuracy import (
     has_recovered,
     row_difference,
 )
-from longmlm.artifacts.artifact import PAGE_FILE, Artifact, Json, dump, read
-from longmlm.artifacts.made_from import Input, MadeFrom
+from longmlm.artifacts.artifact import PAGE_FILE, Artifact, Input, Json, MadeFrom, dump, read
 from longmlm.artifacts.metrics import EvaluationMetrics, curve_sha256
 from longmlm.errors import ArtifactError
 from longmlm.settings.evaluate import EvaluateRecipe

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, PairAccuracy
-from longmlm.artifacts.artifact import Artifact, dump, load
-from longmlm.folders import sha256_of_json
+from longmlm.artifacts.artifact import Artifact, dump, load, sha256_of_json
 from longmlm.temporary import replaced_file
 
 METRICS_FILE = "metrics.jsonl"

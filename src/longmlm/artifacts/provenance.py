@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from longmlm.artifacts.accuracy import PairAccuracy
-from longmlm.artifacts.artifact import Artifact, read
-from longmlm.artifacts.made_from import Input, MadeFrom
+from longmlm.artifacts.artifact import Artifact, Input, MadeFrom, read
 from longmlm.errors import counted
 from longmlm.settings.extend import (
     NUM_GLOBAL_TOKENS,

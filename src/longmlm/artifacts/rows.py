@@ -5,10 +5,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from longmlm.artifacts.artifact import Artifact, read
-from longmlm.artifacts.made_from import Input, MadeFrom, differences
+from longmlm.artifacts.artifact import Artifact, Input, MadeFrom, differences, read, sha256_of_json
 from longmlm.errors import DataError, FolderError, counted
-from longmlm.folders import FileEntry, read_manifest, sha256_of_json
+from longmlm.folders import FileEntry, read_manifest
 from longmlm.settings.masking import PairKind, pair_kind
 from longmlm.settings.prepare import (
     COMPRESSED,

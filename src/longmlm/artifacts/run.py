@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
 from longmlm.artifacts.accuracy import Accuracy, Difference, Measured, PairAccuracy, first_recovered, row_difference
-from longmlm.artifacts.artifact import Artifact
-from longmlm.artifacts.made_from import Input, MadeFrom
+from longmlm.artifacts.artifact import Artifact, Input, MadeFrom
 from longmlm.artifacts.rows import RowsPlan
 from longmlm.errors import counted
 from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import tomli_w
 
+from longmlm.artifacts.artifact import sha256_of_json
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import RunSummary
@@ -24,7 +25,7 @@ from longmlm.config import resolved_pipeline
 from longmlm.errors import ConfigError
 from longmlm.experiments.experiment import Trial, Values
 from longmlm.experiments.processes import TRIAL, PlannedTrial
-from longmlm.folders import MANIFEST, sha256_of_json
+from longmlm.folders import MANIFEST
 from longmlm.settings.effects import settings_without_effect
 from longmlm.settings.extend import USED_BY
 from longmlm.settings.pipeline import ResolvedPipeline, StageName, recommended

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from longmlm.artifacts.artifact import sha256_of_json
 from longmlm.data.corpus import SetAside
 from longmlm.data.files import kind_of, open_bytes
 from longmlm.data.texts import REMEDIES, Unreadable
@@ -12,7 +13,6 @@ from longmlm.downstream.artifacts import Target
 from longmlm.downstream.records import GivenSplit, LabelledDocument, labelled_documents, labelled_fields
 from longmlm.downstream.settings import LabelledTask
 from longmlm.errors import DataError, counted
-from longmlm.folders import sha256_of_json
 
 SIDES: tuple[GivenSplit, ...] = ("test", "dev", "train")  # a text that two sides have stays in the first
 DEV_FRACTION = LabelledTask.__dataclass_fields__["dev_fraction"].default

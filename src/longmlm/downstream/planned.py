@@ -5,9 +5,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from longmlm.artifacts.artifact import to_toml
+from longmlm.artifacts.artifact import Input, MadeFrom, to_toml
 from longmlm.artifacts.fine_tuned import MODEL
-from longmlm.artifacts.made_from import Input, MadeFrom
 from longmlm.downstream.artifacts import DownstreamTrial
 from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.settings import Arm, DownstreamConfig, FinetuneRecipe, FinetuneRuntime, LabelledTask, Tuning

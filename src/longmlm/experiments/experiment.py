@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from longmlm.artifacts.artifact import PAGE_FILE, Artifact
+from longmlm.artifacts.artifact import PAGE_FILE, Artifact, sha256_of_json
 from longmlm.errors import TrainingError, counted
 from longmlm.experiments.processes import Outcome, PlannedTrial, Trials
-from longmlm.folders import sha256_of_json
 from longmlm.reports.pages import Head, Section, page
 from longmlm.reports.tables import Table, text_table
 

@@ -10,8 +10,8 @@ from typing import Any
 from huggingface_hub.constants import REPOCARD_NAME
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import RELEASED_FROM, Input, MadeFrom, differences
 from longmlm.artifacts.evaluation import PICTURES
-from longmlm.artifacts.made_from import RELEASED_FROM, Input, MadeFrom, differences
 from longmlm.artifacts.provenance import Provenance, read_provenance
 from longmlm.artifacts.run import CheckpointState
 from longmlm.batches.steps import check_rows_fit_model

@@ -8,8 +8,8 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from longmlm.artifacts.accuracy import Accuracy, PairAccuracy
+from longmlm.artifacts.artifact import Input
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
-from longmlm.artifacts.made_from import Input
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows

@@ -10,10 +10,10 @@ from huggingface_hub.constants import REPOCARD_NAME
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import sha256_of_json
 from longmlm.artifacts.fine_tuned import MODEL, FineTuned
 from longmlm.artifacts.provenance import Provenance, read_provenance
 from longmlm.errors import ReleaseError, counted
-from longmlm.folders import sha256_of_json
 from longmlm.hubs.licences import licence_of
 from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.architecture import position_offset

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.made_from import differences
+from longmlm.artifacts.artifact import differences
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.data.rows import Rows
