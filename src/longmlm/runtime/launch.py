@@ -30,12 +30,7 @@ from longmlm.processes import (
     is_launched,
     num_started_processes,
 )
-from longmlm.runtime.launcher import (
-    arguments_of_launcher,
-    check_launch_settings,
-    exported_threads,
-    launcher_settings,
-)
+from longmlm.runtime.launcher import check_all_started, check_launch_settings, exported_threads, has_launcher
 from longmlm.runtime.signals import killed_by_signals
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.pretrain import ComputePrecision, Precision
@@ -63,6 +58,7 @@ def launch(
     connected, when the launcher started fewer than requested, or when there are not `num_processes`.
     """
     check_launched()
+    check_all_started()
     check_launch_settings(precision)
     is_cpu = not torch.cuda.is_available()
     if not is_cpu and _local_world_size() > (num_gpus := torch.cuda.device_count()):
@@ -82,7 +78,7 @@ def launch(
         )
     if deepspeed is not None:
         unset_hf_deepspeed_config()  # models are loaded in full and partitioned later
-    if arguments_of_launcher() is not None:
+    if has_launcher():
         end_with_parent(signal.SIGTERM)  # `accelerate launch` with one process does not pass a signal on
     _check_num_processes(accelerator.num_processes, num_processes)
     if is_cpu or num_threads:
@@ -116,18 +112,12 @@ def _connecting() -> Iterator[None]:
 
 
 def _check_num_processes(actual: int, required: int | None) -> None:
-    """Raises TrainingError when `actual` is not what launcher and settings say."""
+    """Raises TrainingError when `actual` is not what the launcher started, or what the settings require."""
     started = num_started_processes()
-    requested = next((int(setting.value) for setting in launcher_settings() if setting.name == "num_processes"), 1)
     if actual != started:
         raise TrainingError(
             f"{started} processes were started, but each of them counts {actual}: start them with "
             f"`accelerate launch --config_file FILE`, with a file of {LAUNCHES}"
-        )
-    if actual < requested:
-        raise TrainingError(
-            f"accelerate launch was to start {requested} processes and started only {actual}: use a file of "
-            f"{LAUNCHES}, because distributed_type decides how many are started"
         )
     check_num_processes(actual, required)
 
