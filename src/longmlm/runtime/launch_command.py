@@ -1,5 +1,6 @@
 """Launches of training in several processes: the command for the setting `launch`, and the files of launches."""
 
+import argparse
 import difflib
 import importlib.util
 import math
@@ -8,19 +9,16 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import yaml
 
 from longmlm.errors import ConfigError, counted
 from longmlm.settings.shipped import JOBS, LAUNCHES
 
-CONFIG_FILE = ("--config_file", "--config-file")  # of accelerate launch
-USE_DEEPSPEED = ("--use_deepspeed", "--use-deepspeed")
-USE_CPU = ("--cpu", "--use_cpu", "--use-cpu")
-ON_CPU = re.compile(rb"^use_cpu:\s*true", re.MULTILINE)
 FIRST_SENTENCE = re.compile(r"(?<=\w)[.:](?= |$)")
-DEEPSPEED = re.compile(rb"^distributed_type:\s*['\"]?DEEPSPEED", re.MULTILINE)
 
 
 class Launched(NamedTuple):
@@ -53,10 +51,10 @@ def launch_command(launch: str) -> list[str]:
             f"launch = {launch!r}: there is no program {program!r}{_suggestion(program, names)}: name one, such as "
             f"accelerate launch, or a launch that comes with longmlm: {', '.join(names)}"
         )
-    for file in _values(words, CONFIG_FILE):
-        if not Path(file).is_file():
-            shipped = f"; launch = {Path(file).stem!r} takes the one of longmlm" if Path(file).stem in names else ""
-            raise ConfigError(f"launch: there is no file {file}: check its path{shipped}")
+    file = _settings(words).get("config_file")
+    if file is not None and not Path(file).is_file():
+        shipped = f"; launch = {Path(file).stem!r} takes the one of longmlm" if Path(file).stem in names else ""
+        raise ConfigError(f"launch: there is no file {file}: check its path{shipped}")
     if starts_deepspeed(launch) and importlib.util.find_spec("deepspeed") is None:
         raise ConfigError(
             f"launch = {launch!r} needs DeepSpeed, which is not installed: pip install 'longmlm[deepspeed]'"
@@ -102,45 +100,42 @@ def _suggestion(name: str, names: Iterable[str]) -> str:
 
 def starts_deepspeed(launch: str) -> bool:
     """Returns whether a launch starts DeepSpeed through Accelerate; raises ConfigError if it is not a command."""
-    words = _expanded(_split(launch))
-    is_option = any(word.partition("=")[0] in USE_DEEPSPEED for word in words)
-    is_in_file = any(DEEPSPEED.search(content) for content in _config_contents(words))
-    return Path(words[0] if words else "").name == "accelerate" and (is_option or is_in_file)
+    settings = _settings(_expanded(_split(launch)))
+    return settings.get("use_deepspeed") is True or str(settings.get("distributed_type")).upper() == "DEEPSPEED"
 
 
 def launched(launch: str) -> Launched:
     """Returns what the options or the YAML file of accelerate launch start; of other programs, nothing is known."""
-    words = _expanded(_split(launch))
-    if Path(words[0] if words else "").name != "accelerate":
+    settings = _settings(_expanded(_split(launch)))
+    if not settings:
         return Launched()
-    words = [part for word in words for part in (("-n", word[2:]) if re.fullmatch(r"-n\d+", word) else (word,))]
-    is_on_cpu = bool({*USE_CPU} & {*words}) or any(ON_CPU.search(content) for content in _config_contents(words))
     variable, value = ("DS_ACCELERATOR", "cpu") if starts_deepspeed(launch) else ("ACCELERATE_USE_CPU", "true")
-    is_on_cpu = is_on_cpu or os.environ.get(variable, "").lower() == value
-    return Launched(_number(words, "num_processes", "-n"), _number(words, "num_machines") or 1, is_on_cpu)
+    is_on_cpu = True in (settings.get("cpu"), settings.get("use_cpu")) or os.environ.get(variable, "").lower() == value
+    return Launched(_number(settings, "num_processes"), _number(settings, "num_machines") or 1, is_on_cpu)
 
 
 def check_gpus(launch: str) -> None:
-    """Raises ConfigError if accelerate launch is to start more processes on a machine than this one has GPUs."""
+    """Raises ConfigError if accelerate launch is to start more processes on a machine than this one has GPUs.
+
+    So it does for processes that are to train on the CPU and would train on a GPU.
+    """
     started = launched(launch)
-    if started.is_on_cpu or started.per_machine == 1:
+    if started.per_machine == 1:
         return
     import torch  # takes seconds, which commands that launch a single process need not wait
 
-    if started.per_machine > (num_gpus := torch.cuda.device_count()):
+    num_gpus = torch.cuda.device_count()
+    if started.is_on_cpu and num_gpus and not starts_deepspeed(launch):
+        raise ConfigError(
+            f"launch = {launch!r} is for CPUs, and this machine has {counted(num_gpus, 'GPU')}: to train on its CPU, "
+            "set CUDA_VISIBLE_DEVICES= as well"
+        )
+    if not started.is_on_cpu and started.per_machine > num_gpus:
         raise ConfigError(
             f"launch = {launch!r} starts {counted(started.per_machine, 'process')} on a machine, and this one has "
             f"{counted(num_gpus, 'GPU') if num_gpus else 'no GPU'}: start one for each GPU, as in 'ddp --num_processes "
             "4', or train on CPUs with two-cpu-processes"
         )
-
-
-def _number(words: Sequence[str], key: str, *short: str) -> int | None:
-    """Returns a number from an option of a launch, else from its YAML file; None if neither has it."""
-    pattern = re.compile(rf"^{key}:\s*(\d+)".encode(), re.MULTILINE)
-    named = [match[1].decode() for content in _config_contents(words) if (match := pattern.search(content))]
-    named += _values(words, (f"--{key}", f"--{key.replace('_', '-')}", *short))
-    return int(named[-1]) if named and named[-1].isdecimal() else None
 
 
 def _split(launch: str) -> list[str]:
@@ -157,14 +152,30 @@ def _expanded(words: list[str]) -> list[str]:
     return words
 
 
-def _values(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Returns the values of an option that has these names, as --name VALUE or --name=VALUE."""
-    split = ((word.partition("="), "".join(words[at + 1 : at + 2])) for at, word in enumerate(words))
-    return [value or following for (name, _, value), following in split if name in names]
+def _settings(words: Sequence[str]) -> dict[str, Any]:
+    """Returns what options and YAML file of accelerate launch set, under the names of the options.
+
+    It is empty for another program.
+    """
+    if Path(words[0] if words else "").name != "accelerate":
+        return {}
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    for name, *short in (("config_file",), ("num_processes", "-n"), ("num_machines",)):
+        parser.add_argument(*short, f"--{name}", f"--{name.replace('_', '-')}", dest=name, nargs="?", const="")
+    for name in ("cpu", "use_cpu", "use_deepspeed"):
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", dest=name, action="store_true")
+    options = vars(parser.parse_known_args(words[1:])[0])
+    file, content = Path(options.get("config_file", "")), None
+    if file.is_file():
+        try:
+            content = yaml.safe_load(file.read_bytes())
+        except yaml.YAMLError as error:
+            raise ConfigError(f"launch: {file} is not valid YAML: {error}") from None
+    return (content if isinstance(content, dict) else {}) | {"config_file": None} | options
 
 
-def _config_contents(words: Sequence[str]) -> list[bytes]:
-    return [Path(file).read_bytes() for file in _values(words, CONFIG_FILE) if Path(file).is_file()]
+def _number(settings: Mapping[str, Any], name: str) -> int | None:
+    return int(value) if (value := str(settings.get(name))).isdecimal() else None
 
 
 def search_path() -> str:
