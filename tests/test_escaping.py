@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from longmlm.errors import UserError
 from longmlm.escaping import (
     INVISIBLE,
     PrintableStream,
@@ -98,7 +99,7 @@ def test_stream_is_otherwise_the_one_that_it_writes_to() -> None:
 
 def test_an_error_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        fail(HOSTILE[0])
+        fail(UserError(HOSTILE[0]))
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and not INVISIBLE.search(error)
 

@@ -1,6 +1,5 @@
 """Passwords and keys in `publish`: each stage publishes with them, and no file, page, option or message holds them."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -14,9 +13,10 @@ from longmlm.config import parse, read
 from longmlm.errors import ConfigError
 from longmlm.hubs.transfers import redact
 from longmlm.reports.pages import made_with
-from longmlm.settings.pipeline import ResolvedPipeline, RunConfig
+from longmlm.runtime.children import Ended
+from longmlm.settings.pipeline import ResolvedPipeline, RunConfig, StageConfig
 from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.publishing import VARIABLE, Publishing, parse_target, redacted_address, secret_of
+from longmlm.settings.publishing import Publishing, parse_target, redacted_address
 from longmlm.settings.release import ReleaseConfig
 from longmlm.stages import run
 
@@ -56,13 +56,11 @@ def test_secret_is_hidden(address: str, written: str) -> None:
 @pytest.mark.parametrize("address", PUBLIC)
 def test_address_without_a_secret_stays(address: str) -> None:
     assert redacted_address(address) == address
-    assert secret_of(Publishing(publish=address)) == {}
 
 
 @pytest.fixture(params=["https://me:p@planted@host/rows", "s3://bucket/rows?secret=planted"])
 def address(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(VARIABLE, raising=False)
     yield request.param
     held = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "mine.toml"]
     assert [path for path in held if b"planted" in path.read_bytes()] == []
@@ -88,17 +86,12 @@ def test_run_writes_no_secret_and_gives_it_to_the_stages_that_publish(
 ) -> None:
     config, seen = parse(RunConfig, [written(pipeline(address))]), {}
 
-    def run_child(command: list[str], environment: dict[str, str]) -> tuple[int, None]:
-        stage, file = command[4:6]
-        assert address not in command
-        with monkeypatch.context() as patch:
-            patch.setattr("os.environ", environment)
-            kinds = {"prepare": PrepareConfig, "release": ReleaseConfig}
-            seen[stage] = parse(kinds[stage], [file]).publish if stage in kinds else environment.get(VARIABLE)
-            assert VARIABLE not in environment  # nothing that the stage starts has it
-        return 0, None
+    def run_stage_process(stage: str, settings: StageConfig, environment: dict[str, str]) -> Ended:
+        assert address not in environment.values()
+        seen[stage] = getattr(settings, "publish", None)
+        return Ended(0)
 
-    monkeypatch.setattr(run, "run_child", run_child)
+    monkeypatch.setattr(run, "run_stage_process", run_stage_process)
     monkeypatch.setattr(run, "is_trained", lambda _: True)
     monkeypatch.setattr(run, "is_done", lambda *_: False)
     monkeypatch.setattr(run, "summary", lambda _: "")
@@ -120,13 +113,6 @@ def test_settings_that_were_written_ask_for_the_address_again(address: str) -> N
     assert read(ResolvedPipeline, [Path("out.toml")]).release.publish == redacted_address(address)
 
 
-def test_secret_of_another_address_is_not_used(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("out.toml").write_text(to_toml(parse(ResolvedPipeline, [written(pipeline(address))])))
-    monkeypatch.setenv(VARIABLE, "https://me:planted@elsewhere/rows")
-    with pytest.raises(ConfigError, match="give the whole address"):
-        parse(ReleaseConfig, ["out.toml"])
-
-
 def test_pages_options_and_errors_hold_no_secret(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = parse(ResolvedPipeline, [written(pipeline(address))])
     assert "planted" not in made_with("prepare", {"publish": address, "output": "out"})
@@ -140,12 +126,3 @@ def test_pages_options_and_errors_hold_no_secret(address: str, capsys: pytest.Ca
                 attempt()
             if "?" not in address and "#" not in address:
                 assert "planted" not in str(caught.value)
-
-
-def test_what_run_passes_is_forgotten_once_it_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    address = next(iter(SECRETS))
-    Path("out.toml").write_text(to_toml(parse(ResolvedPipeline, [written(pipeline(address))])))
-    monkeypatch.setenv(VARIABLE, address)
-    assert parse(PrepareConfig, ["out.toml"]).publish == address
-    assert VARIABLE not in os.environ

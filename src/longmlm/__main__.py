@@ -3,7 +3,8 @@
 import os
 import sys
 
-from longmlm.runtime.signals import StopSignalError, exit_at_once, register
+from longmlm.processes import register
+from longmlm.runtime.signals import StopSignalError, exit_at_once
 
 
 def main(stage: str | None = None) -> None:

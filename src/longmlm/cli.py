@@ -21,7 +21,14 @@ from longmlm.artifacts.artifact import version
 from longmlm.config import parse
 from longmlm.errors import RESUMES, RESUMES_FROM_CHECKPOINT, STARTS_OVER, ConfigError, naming
 from longmlm.escaping import printable_output
-from longmlm.processes import LAUNCH_VARIABLES, prints_errors, user_errors
+from longmlm.processes import (
+    LAUNCH_VARIABLES,
+    SETTINGS_FROM_PARENT,
+    has_parent,
+    prints_errors,
+    settings_from_parent,
+    user_errors,
+)
 from longmlm.progress import hide_bars_off_terminal
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.checkpoints import CheckpointsConfig
@@ -104,15 +111,28 @@ def main(stage: str | None = None) -> None:
             if command in OTHERS:
                 _print(command, arguments)
                 return
-            config = parse(COMMANDS[command], arguments, f"longmlm {command}")
-        output = getattr(config, "output", None) or getattr(config, "run", None) or "."  # which is written to
-        with printable_output(), naming(Path(output)):
-            if prints_errors():
-                from longmlm.needs import check_inputs  # not needed for --help
+            if arguments == [SETTINGS_FROM_PARENT] and has_parent():
+                config = settings_from_parent()
+            else:
+                config = parse(COMMANDS[command], arguments, f"longmlm {command}")
+        run_command(command, config)
 
-                check_inputs(config)
-            with _exit_on_closed_pipe() if command in ("inspect", "predict") else nullcontext():
-                _run(command, config)
+
+def run_command(command: str, config: Any) -> None:
+    """Checks the files that the settings name, then imports and runs a command.
+
+    A stop signal has ended the process so far; once the command runs, it lets it clean up.
+    """
+    output = getattr(config, "output", None) or getattr(config, "run", None) or "."  # which is written to
+    with printable_output(), naming(Path(output)):
+        if prints_errors():
+            from longmlm.needs import check_inputs  # not needed for --help
+
+            check_inputs(config)
+        with _exit_on_closed_pipe() if command in ("inspect", "predict") else nullcontext():
+            function = resolve_name(f"longmlm.{MODULES.get(command, f'stages.{command}')}:{command}")
+            with exit_on_signal(RESUMING.get(command, STARTS_OVER)):
+                function(config)
 
 
 def _print(command: str, arguments: Sequence[str]) -> None:
@@ -209,10 +229,3 @@ def _exit_on_closed_pipe() -> Iterator[None]:
     finally:
         sys.stdout.flush()
         signal.signal(signal.SIGPIPE, before)
-
-
-def _run(command: str, config: Any) -> None:
-    """Imports and runs a command; a stop signal has ended the process so far, and now lets the command clean up."""
-    function = resolve_name(f"longmlm.{MODULES.get(command, f'stages.{command}')}:{command}")
-    with exit_on_signal(RESUMING.get(command, STARTS_OVER)):
-        function(config)

@@ -8,7 +8,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, RunConfig, absent_stages, disagreements, stage_tables
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
-from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, redacted_address
+from longmlm.settings.publishing import HIDDEN, Publishing
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
 from longmlm.settings.tables import OPTION_ONLY, Table, merged, nested, table_at, table_of, with_home
 from longmlm.training.run_folder import likely_best_checkpoint
@@ -64,7 +64,7 @@ def parse(
     try:
         if kind is PretrainConfig and _is_pipeline(kind, content):
             _note_launch(tables.get("launch"), paths)
-        return _with_secret(_resolved(kind, tables))
+        return _checked(_resolved(kind, tables))
     except ConfigError as error:
         if paths:
             raise ConfigError(str(error) if _is_valid(kind, content) else f"{_names_of(paths)}: {error}") from None
@@ -126,7 +126,7 @@ def pipeline_of(
     files = [Path(str(part)) for part in parts if not isinstance(part, Mapping)]
     _check_adds_no_steps(content, files, f"{OPTION_ONLY}=N")
     try:
-        return _with_secret(_resolved(RunConfig, content | ({} if more_steps is None else {OPTION_ONLY: more_steps})))
+        return _checked(_resolved(RunConfig, content | ({} if more_steps is None else {OPTION_ONLY: more_steps})))
     except ConfigError as error:
         raise ConfigError(f"{_names_of(files)}: {error}" if files and not overrides else str(error)) from None
 
@@ -157,21 +157,13 @@ def _note_launch(launch: object, paths: Sequence[Path]) -> None:
         )
 
 
-def _with_secret(config: Any) -> Any:
-    """Returns the settings with the password of `publish` that `run` has passed on.
-
-    Raises ConfigError if there is none for an address that was written without its own.
-    """
-    if isinstance(config, ResolvedPipeline):
-        stages = {} if config.HAS_TRIALS else config.stages
-        given = {name: _with_secret(stage) for name, stage in stages.items()}
-        return replace(config, **{name: stage for name, stage in given.items() if stage is not stages[name]})
-    if not isinstance(config, Publishing) or HIDDEN not in (config.publish or ""):
-        return config
-    address = os.environ.pop(VARIABLE, "")
-    if redacted_address(address) != config.publish:
-        raise ConfigError(f"publish = {config.publish!r}: no file holds its password or key: give the whole address")
-    return replace(config, publish=address)
+def _checked(config: Any) -> Any:
+    """Returns the settings; raises ConfigError if the address of `publish` was written without its password."""
+    stages = config.stages.values() if isinstance(config, ResolvedPipeline) and not config.HAS_TRIALS else [config]
+    for stage in stages:
+        if isinstance(stage, Publishing) and HIDDEN in (stage.publish or ""):
+            raise ConfigError(f"publish = {stage.publish!r}: no file holds its password or key: give the whole address")
+    return config
 
 
 def _help_values(kind: type, content: Table) -> Mapping[str, Any]:

@@ -71,13 +71,16 @@ class RankError(TrainingError):
     """Raised by one rank alone, which prints it at once: the other ranks only notice that it has exited."""
 
 
+USER_ERROR = 2  # exit code of a command whose settings or data are wrong
+
+
 class PipelineError(UserError):
     """A pipeline in which a stage failed or was stopped; the message is the error that the stage printed.
 
     `exit_code` is that of `longmlm run`: 2 for an error that the user can fix, 128 + the signal's number for a signal.
     """
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, exit_code: int = USER_ERROR) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 

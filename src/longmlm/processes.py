@@ -5,7 +5,9 @@ import errno
 import fcntl
 import math
 import os
+import pickle
 import signal
+import socket
 import sys
 import threading
 import time
@@ -13,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from longmlm.errors import FolderError, RankError, TrainingError, UserError, explained
+from longmlm.errors import USER_ERROR, FolderError, PipelineError, RankError, TrainingError, UserError, explained
 from longmlm.escaping import single_line
 from longmlm.temporary import LOCK, check_writable
 
@@ -39,7 +41,10 @@ DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
 MAX_PORT = 65535
 FIRST_PROCESS_SECONDS = 20.0  # in which the first process of a machine may report the same error
 PARENT_VARIABLE = "LONGMLM_PARENT"  # the name of the parent's socket, in the environment of child processes
-ERROR_FILE = "LONGMLM_ERROR_FILE"  # names a file to which processes append the errors that they print
+ADDRESS = "\0longmlm-{}"  # in Linux's abstract namespace, where no file is left behind
+SETTINGS_FROM_PARENT = "--settings-from-parent"  # the only argument of a command whose settings come from its parent
+
+_connections: list[socket.socket] = []  # to the parent; a connection closes when nothing refers to it
 
 
 def has_parent() -> bool:
@@ -47,14 +52,35 @@ def has_parent() -> bool:
     return PARENT_VARIABLE in os.environ
 
 
+def register() -> None:
+    """Connects this process to its parent, if it has one on this machine.
+
+    The parent passes stop signals on to it, and learns the error that ends it. The kernel says which process has
+    connected, and closes the connection when it ends. So nobody guesses which processes train: a launcher does not
+    connect, and neither does a fork, such as a loader's worker.
+    """
+    if has_parent():
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with suppress(OSError):  # a launcher has started this process on another machine, or the parent has ended
+            connection.connect(ADDRESS.format(os.environ[PARENT_VARIABLE]))
+        os.register_at_fork(after_in_child=connection.close)
+        _connections.append(connection)
+
+
+def settings_from_parent() -> Any:
+    """Returns the settings that the parent has pickled into this process's standard input, which is empty from then on.
+
+    They may hold a password, so that no process which this one starts may read them.
+    """
+    settings = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the process that started this one
+    with Path(os.devnull).open("rb") as empty:
+        os.dup2(empty.fileno(), sys.stdin.fileno())
+    return settings
+
+
 def end_with_parent(number: int) -> None:
     """Makes Linux send this process the signal `number` when its parent exits for any reason."""
     ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
-
-
-def adopt_orphans() -> None:
-    """Makes this process the parent of orphaned descendants, so that it can wait for them."""
-    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 
 def ignore_stop_signals(_worker: int = 0) -> None:
@@ -91,6 +117,17 @@ def overlapping(
     return block
 
 
+@overlapping
+@contextmanager
+def adopted_orphans() -> Iterator[None]:
+    """Makes this process the parent of orphaned descendants in the block, so that it can wait for them."""
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).prctl(36, 0)
+
+
 def num_started_processes() -> int:
     """Returns how many processes the launcher started, 1 without one; raises TrainingError as `check_launched` does."""
     check_launched()
@@ -119,28 +156,30 @@ def user_errors() -> Iterator[None]:
     """Turns an error that the user can fix into one line on standard error and exit code 2."""
     try:
         yield
+    except PipelineError as error:  # the stage has printed what is wrong
+        sys.exit(error.exit_code)
     except UserError as error:
-        fail(str(error), is_rank_local=isinstance(error, RankError))
+        fail(error)
     except Exception as error:
         if (line := explained(error)) is None:
             raise
-        fail(line)
+        fail(UserError(line))
 
 
-def fail(message: str, is_rank_local: bool = False) -> None:
-    """Prints one line to standard error and exits with code 2.
+def fail(error: UserError) -> None:
+    """Prints an error in one line to standard error, sends it to the parent, and exits with code 2.
 
     A launcher stops all processes when one exits. So a process that is not the first of its machine waits before it
-    prints: usually the first process finds the same error, prints it, and this one is stopped. An error that
-    `is_rank_local` is printed at once.
+    prints: usually the first process finds the same error, prints it, and this one is stopped. A RankError is printed
+    at once.
     """
-    if not prints_errors() and not is_rank_local:
+    if not prints_errors() and not isinstance(error, RankError):
         time.sleep(FIRST_PROCESS_SECONDS)
-    print(f"error: {single_line(message)}", file=sys.stderr, flush=True)
-    if name := os.environ.get(ERROR_FILE):
-        with suppress(OSError), Path(name).open("a", encoding="utf-8") as file:
-            file.write(f"{single_line(message)}\n")
-    sys.exit(2)
+    print(f"error: {single_line(str(error))}", file=sys.stderr, flush=True)
+    for connection in _connections:
+        with suppress(OSError):
+            connection.sendall(pickle.dumps(error))
+    sys.exit(USER_ERROR)
 
 
 def _launch_problem() -> str | None:

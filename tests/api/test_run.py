@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ import longmlm
 from longmlm.api import pipelines
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.config import parse
-from longmlm.errors import CheckpointError, ConfigError, DataError, FolderError, ModelError, PipelineError, UserError
+from longmlm.errors import CheckpointError, ConfigError, DataError, FolderError, ModelError, PipelineError
 from longmlm.folders import verify
 from longmlm.processes import exclusive_lock
 from longmlm.reports.evaluation import finding
+from longmlm.runtime.children import Ended, run_child
+from longmlm.runtime.signals import StopSignalError
 from longmlm.settings.pipeline import RunConfig
 from longmlm.training.run_folder import newest_state
 from tests.support.launching import has_steps
@@ -55,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def resolved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     """The settings of the pipelines that would run; none does."""
     configs: list[RunConfig] = []
-    monkeypatch.setattr(pipelines, "_execute", configs.append)
+    monkeypatch.setattr(pipelines, "run_stages", configs.append)
     monkeypatch.setattr(pipelines, "_result", lambda _: pipelines.PipelineResult(*[None] * 5))
     return configs
 
@@ -157,19 +159,18 @@ def test_wrong_settings_are_refused_in_one_line_before_anything_runs(
     assert resolved == [] and not Path("out").exists()
 
 
-def test_an_error_of_the_command_is_raised_with_its_line(folder: Path) -> None:
-    with exclusive_lock(Path("out")), pytest.raises(PipelineError) as raised:
+def test_a_folder_that_another_process_writes_to_is_refused(folder: Path) -> None:
+    with exclusive_lock(Path("out")), pytest.raises(FolderError, match="^out is being written by another process"):
         longmlm.run("mine.toml", until="extend")
-    assert str(raised.value) == "out is being written by another process: wait for it, or stop it"
-    assert isinstance(raised.value, UserError) and raised.value.exit_code == 2
 
 
-def test_an_error_of_a_stage_is_raised_with_its_line(folder: Path) -> None:
+def test_an_error_of_a_stage_is_raised_with_its_line_and_is_the_cause(folder: Path) -> None:
     weights = Path("base/model.safetensors")
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(PipelineError, match=r"^base/model\.safetensors is damaged") as raised:
         longmlm.run("mine.toml", until="extend")
     assert "\n" not in str(raised.value) and raised.value.exit_code == 2
+    assert isinstance(raised.value.__cause__, ModelError)
 
 
 @pytest.fixture
@@ -212,32 +213,40 @@ Path("saved").touch()
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
-    """A command that saves at SIGTERM; this process then receives that signal, and how it treats it is restored."""
+def saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Ended]]:
+    """Runs a child that saves at SIGTERM, which this process then receives; how it treats it is restored."""
     monkeypatch.chdir(tmp_path)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with subprocess.Popen([sys.executable, "-c", SAVES], text=True) as child:
+
+    def interrupt() -> None:
         assert wait_until(Path("ready").exists, 60)
-        threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGTERM]).start()
-        yield child
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def run() -> Ended:
+        threading.Thread(target=interrupt).start()
+        return run_child([sys.executable, "-c", SAVES], os.environ)
+
+    yield run
     signal.signal(signal.SIGTERM, before)
 
 
-def test_sigterm_takes_effect_when_the_command_has_saved(command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_takes_effect_when_the_stage_has_saved(saves, resolved, folder, monkeypatch) -> None:
     raised: list[signal.Signals] = []
+
+    def run_stages(_config: RunConfig) -> None:
+        assert saves() == (0, "SIGTERM", None) and Path("saved").exists()
+        raise StopSignalError(signal.SIGTERM)
+
+    monkeypatch.setattr(pipelines, "run_stages", run_stages)
     monkeypatch.setattr(signal, "raise_signal", raised.append)
-    with pipelines._sigterm_at_end() as started:
-        started.append(command)
-        assert (pipelines._wait(command), Path("saved").exists()) == (0, True)
-        assert raised == []
-    assert raised == [signal.SIGTERM]
+    with pytest.raises(PipelineError, match="^out: stopped by SIGTERM: the same call resumes") as caught:
+        longmlm.run("mine.toml")
+    assert (raised, caught.value.exit_code) == ([signal.SIGTERM], 143)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_a_handler_of_the_caller_stays_and_what_it_raises_stops_the_command(command) -> None:
+def test_a_handler_of_the_caller_stays_and_what_it_raises_stops_the_stage(saves) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
-    with pipelines._sigterm_at_end() as started, command:
-        started.append(command)
-        with pytest.raises(SystemExit):
-            pipelines._wait(command)
-    assert (command.returncode, Path("saved").exists()) == (0, True)
+    with pytest.raises(SystemExit):
+        saves()
+    assert Path("saved").exists()

@@ -13,6 +13,7 @@ from accelerate.commands.config import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 
 from longmlm.config import parse
+from longmlm.runtime.children import Ended
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.shipped import JOBS, LAUNCHES
 from longmlm.stages import run
@@ -76,7 +77,7 @@ def test_printed_files_are_those_of_the_package(folder: Path) -> None:
 def test_one_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     started = []
-    monkeypatch.setattr(run, "run_child", lambda command, _: (started.append(command), (0, ""))[1])
+    monkeypatch.setattr(run, "run_child", lambda command, _: (started.append(command), Ended(0))[1])
     monkeypatch.setattr(run, "is_trained", lambda _: True)
     [_, command, *arguments] = shlex.split(TABLE["one machine with eight GPUs"])
     assert command == "run"

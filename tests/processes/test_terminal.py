@@ -17,7 +17,7 @@ PARENT = """
 import os, sys
 from longmlm.runtime.children import run_child
 print("[1/1] work: started", flush=True)
-code, signal_name = run_child([sys.executable, "child.py"], os.environ)
+code, signal_name, _ = run_child([sys.executable, "child.py"], os.environ)
 print(f"[1/1] work: {code} {signal_name}", flush=True)
 """
 CHILD = """

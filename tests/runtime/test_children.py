@@ -1,6 +1,7 @@
-"""A stop signal reaches each process that trains, once, through any launcher; neither launchers nor loader workers."""
+"""A stop signal reaches each process that trains, once, through any launcher; settings go down and errors come back."""
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,18 +10,23 @@ from pathlib import Path
 import psutil
 import pytest
 
+from longmlm import errors
+from longmlm.errors import DataError, ModelError, UserError
+from longmlm.processes import PARENT_VARIABLE
+from longmlm.runtime.children import kill_registered, run_child, run_stage_process
+from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from tests.support.terminal import wait_until
 from tests.support.training import SOURCES
 
 RUN = """
 import os, sys
 from longmlm.runtime.children import run_child
-print(*run_child([sys.executable, *sys.argv[1:]], os.environ))
+print(*run_child([sys.executable, *sys.argv[1:]], os.environ)[:2])
 """
 TRAIN = """
 import os, signal, sys, time
 from pathlib import Path
-from longmlm.runtime.signals import register
+from longmlm.processes import register
 
 def loader_worker():
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -54,6 +60,12 @@ if is_agent:
     signal.signal(signal.SIGTERM, lambda *_: Path("signal-to-launcher").touch())
 trainers = [subprocess.Popen([sys.executable, *sys.argv[2:]], start_new_session=is_agent) for _ in "12"]
 sys.exit(max(trainer.wait() for trainer in trainers))
+"""
+FAIL = """
+from longmlm.errors import DataError
+from longmlm.processes import fail, register
+register()
+fail(DataError("no rows"))
 """
 LAUNCHERS = {"none": (), "survives": ("launch.py", "survives"), "dies": ("launch.py", "dies")}
 
@@ -130,3 +142,44 @@ def test_when_a_launcher_is_killed_its_trainers_save_and_are_waited_for(start) -
     assert process.communicate(timeout=60)[0] == "-9 \n"
     assert [path.read_text() for path in named("saved-*")] == ["1", "1"]
     assert not psutil.wait_procs(family, 30)[1]
+
+
+def test_a_stage_receives_its_settings_and_its_error_comes_back(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = ExtendConfig(base="no/model", output="long", recipe=ExtendRecipe(num_positions=40))
+    ended = run_stage_process("extend", settings, {**os.environ, "PYTHONPATH": SOURCES})
+    assert (ended.code, ended.signal_name) == (2, "")
+    assert isinstance(ended.error, ModelError) and "no/model" in str(ended.error)
+    assert capfd.readouterr().err == f"error: {ended.error}\n"
+
+
+def test_the_error_of_a_process_comes_back_through_its_launcher(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("launch.py").write_text(LAUNCH, encoding="utf-8")
+    Path("fail.py").write_text(FAIL, encoding="utf-8")
+    ended = run_child([sys.executable, "launch.py", "dies", "fail.py"], {**os.environ, "PYTHONPATH": SOURCES})
+    assert (ended.code, type(ended.error), str(ended.error)) == (2, DataError, "no rows")
+
+
+def test_every_error_can_be_sent() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, UserError)]
+    assert len(kinds) > 10
+    for kind in kinds:
+        received = pickle.loads(pickle.dumps(kind("what is wrong")))
+        assert (type(received), str(received)) == (kind, "what is wrong")
+
+
+def test_only_children_of_this_name_are_killed_with_all_that_they_started(capfd) -> None:
+    sleep = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    own, other = (
+        subprocess.Popen([sys.executable, "-c", sleep], env={**os.environ, PARENT_VARIABLE: name})
+        for name in ("own", "other")
+    )
+    assert wait_until(lambda: psutil.Process(own.pid).children() and psutil.Process(other.pid).children(), 60)
+    [grandchild] = psutil.Process(own.pid).children()
+    kill_registered("own")
+    assert not psutil.wait_procs([grandchild], 10)[1]
+    assert (own.wait(), other.poll()) == (-9, None)
+    kill_registered("other")
+    assert other.wait() == -9
+    assert capfd.readouterr().err == "ended without saving\n" * 2

@@ -4,6 +4,7 @@ import importlib
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import ModuleType
@@ -233,3 +234,23 @@ def test_handlers_are_restored() -> None:
         assert signal.getsignal(signal.SIGTERM) not in before
     assert [signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGALRM)] == before
     assert sys.unraisablehook is hook
+
+
+def test_a_thread_and_a_program_with_its_own_handler_keep_their_handlers() -> None:
+    def handler(*_: object) -> None: ...
+
+    signal.signal(signal.SIGTERM, handler)
+    before = signal.getsignal(signal.SIGINT)
+    kept: list[bool] = []
+
+    def in_a_thread() -> None:
+        with stop_on_signal():
+            kept.append(signal.getsignal(signal.SIGINT) == before)
+
+    thread = threading.Thread(target=in_a_thread)
+    thread.start()
+    thread.join()
+    with stop_on_signal() as stop:
+        kept.append(signal.getsignal(signal.SIGTERM) is handler)
+        signal.raise_signal(signal.SIGINT)
+    assert (kept, stop.signal_name) == ([True, True], "SIGINT")

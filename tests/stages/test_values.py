@@ -91,7 +91,7 @@ def test_every_setting_that_lists_its_values_is_tested() -> None:
 @every_value_of("run: until")
 def test_a_pipeline_runs_until(command: Command, mine: Path, value: str, monkeypatch) -> None:
     started = []
-    monkeypatch.setattr(run, "run_stage", lambda _config, name, _label: started.append(name))
+    monkeypatch.setattr(run, "run_stage", lambda _config, name, *_: started.append(name))
     monkeypatch.setattr(run, "summary", lambda _: "")
     command("run", mine, "--until", value, "--extend.recipe.initialisation", "fitted")
     assert started == [*STAGE_NAMES[: STAGE_NAMES.index(value) + 1]]

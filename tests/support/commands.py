@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longmlm import cli
-from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.runtime.children import Ended
 from longmlm.stages import run
 from tests.support.tiny import prove_in_this_process, with_fresh_process_state
 
@@ -27,10 +27,12 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
         finally:
             with_fresh_process_state()
 
-    def run_stage(config: ResolvedPipeline, name: str, _label: str, *options: str) -> None:
-        execute(name, Path(config.output) / run.PIPELINE, *options)
+    def run_stage_process(stage: str, settings: object, _environment: object) -> Ended:
+        with_fresh_process_state()
+        cli.run_command(stage, settings)
+        return Ended(0)
 
-    monkeypatch.setattr(run, "run_stage", run_stage)
+    monkeypatch.setattr(run, "run_stage_process", run_stage_process)
     prove_in_this_process(monkeypatch)
     return execute
 

@@ -53,12 +53,12 @@ def settings(*options: str) -> RunConfig:
     return parse(RunConfig, [*base, *own, *options])
 
 
-def add_steps(config: ResolvedPipeline, *options: str) -> None:
+def add_steps(config: ResolvedPipeline, more_steps: int | None) -> None:
     """Writes what training leaves that adds steps to a run, or resumes them."""
     saved = newest_state(result_of(config.pretrain))
     added = saved.continuations
-    if options and saved.is_finished(stop_when_recovered=False):
-        added = saved.with_added_steps(int(options[1]), stop_when_recovered=False)
+    if more_steps and saved.is_finished(stop_when_recovered=False):
+        added = saved.with_added_steps(more_steps, stop_when_recovered=False)
     write_run(config, added[-1].last_step, added)
     held_out = read_evaluation(Path(config.evaluate.output) / Evaluation.FILE).measured["long_after"]
     line = EvaluationMetrics(step=added[-1].last_step, tokens=0, held_out=held_out, base_chunks=40.0)
@@ -75,10 +75,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The stages that were started, whose results are then written."""
     names: list[str] = []
 
-    def run_stage(config: ResolvedPipeline, name: str, _label: str, *options: str) -> None:
-        names.append(" ".join([name, *options]))
+    def run_stage(config: ResolvedPipeline, name: str, _label: str, more_steps: int | None) -> None:
+        names.append(name if more_steps is None else f"{name} --more-steps {more_steps}")
         if name == "pretrain" and result_of(config.pretrain).exists():
-            add_steps(config, *options)
+            add_steps(config, more_steps)
         if name in REPLACING:
             shutil.rmtree(result_of(config.stages[name]), ignore_errors=True)
         if not result_of(config.stages[name]).exists():

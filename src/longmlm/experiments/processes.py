@@ -166,7 +166,7 @@ def run_module(module: str, arguments: Sequence[str], log: Path, label: str) -> 
     """
     start = log.stat().st_size if log.is_file() else 0
     command = [sys.executable, "-P", "-m", module, *arguments]  # -P: no module comes from the current folder
-    code, signal_name = run_child(command, os.environ, log=log, answer=single_line(f"{label} stopping"))
+    code, signal_name, *_ = run_child(command, os.environ, log=log, answer=single_line(f"{label} stopping"))
     if signal_name:
         print(f"{label} stopped by {signal_name}: run the same command again to resume", file=sys.stderr)
         sys.exit(128 + signal.Signals[signal_name])

@@ -2,8 +2,8 @@
 
 import os
 import signal
-import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,16 +11,13 @@ from dataclasses import dataclass
 from types import FrameType
 
 from longmlm.errors import RESUMES_FROM_CHECKPOINT
-from longmlm.processes import PARENT_VARIABLE, has_parent, prints_errors
+from longmlm.processes import has_parent, prints_errors
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
-ADDRESS = "\0longmlm-{}"  # in Linux's abstract namespace, where no file is left behind
 SECONDS_UNTIL_RETRY = 0.05
 SECOND = "press Ctrl-C again to end without saving"
 STDERR = 2
-
-_connections: list[socket.socket] = []  # a connection closes when nothing refers to it
 
 
 class StopSignalError(SystemExit):
@@ -36,8 +33,9 @@ def exit_at_once() -> None:
 
     An exception would not do: a library that is being imported may catch it, or abort while Python shuts down.
     """
-    for number in _caught_signals():
-        signal.signal(number, _exit)
+    for number in STOP_SIGNALS:
+        if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _exit)
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:
@@ -46,22 +44,19 @@ def _exit(number: int, _frame: FrameType | None) -> None:
 
 
 def _caught_signals() -> list[signal.Signals]:
-    """Returns the stop signals without SIGINT where it is ignored, as a shell does for a job in the background."""
-    return [number for number in STOP_SIGNALS if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN]
+    """Returns the stop signals that a program which calls longmlm does not handle itself, in its main thread.
 
-
-def register() -> None:
-    """Connects this process to its parent, if it has one on this machine, which then passes stop signals on to it.
-
-    The kernel says which process has connected, and closes the connection when it ends. So nobody guesses which
-    processes train: a launcher does not connect, and neither does a fork, such as a loader's worker.
+    SIGINT is left out where it is ignored, as a shell does for a job in the background.
     """
-    if has_parent():
-        connection = socket.socket(socket.AF_UNIX)
-        with suppress(OSError):  # a launcher has started this process on another machine, or the parent has ended
-            connection.connect(ADDRESS.format(os.environ[PARENT_VARIABLE]))
-        os.register_at_fork(after_in_child=connection.close)
-        _connections.append(connection)
+    if threading.current_thread() is not threading.main_thread():  # no other can set a handler
+        return []
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    default = (signal.SIG_DFL, signal.default_int_handler)
+    return [
+        number
+        for number, handler in handlers.items()
+        if handler in default or getattr(handler, "__module__", "") == __name__
+    ]
 
 
 def stopped_by(name: str) -> str:

@@ -107,7 +107,6 @@ class Publishing:
 
 
 HIDDEN = "***"
-VARIABLE = "LONGMLM_PUBLISH_SECRET"  # in which `run` passes the address to the process of a stage
 NO_ADDRESS = ("hf:", "ms:", "folder:")
 USERS_ARE_PUBLIC = ("sftp", "ssh", "abfs", "abfss", "hdfs")  # elsewhere, a user without a password may be a token
 PASSWORD = re.compile(r"[^/@:]*:(?!\d+(?:[/?#]|$)).*@", re.DOTALL)  # a port has no @ behind it
@@ -134,9 +133,3 @@ def redacted_settings(value: Any) -> Any:  # of any type that settings have
             for key, item in value.items()
         }
     return [redacted_settings(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def secret_of(stage: object) -> dict[str, str]:
-    """Returns the environment variable that passes a stage its address, if that has a secret."""
-    address = getattr(stage, "publish", None)
-    return {VARIABLE: address} if address and redacted_address(address) != address else {}

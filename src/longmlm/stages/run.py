@@ -21,31 +21,38 @@ from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.data.disk import check_disk
 from longmlm.data.notes import unread_notes
-from longmlm.errors import RESUMES, RESUMES_FROM_CHECKPOINT, DataError, ModelError
+from longmlm.errors import (
+    RESUMES,
+    RESUMES_FROM_CHECKPOINT,
+    USER_ERROR,
+    DataError,
+    ModelError,
+    PipelineError,
+)
+from longmlm.escaping import single_line
 from longmlm.folders import write_text
 from longmlm.planning.size import planned_sizes
 from longmlm.processes import LAUNCH_VARIABLES, exclusive_lock
 from longmlm.reports.evaluation import finding
-from longmlm.runtime.children import run_child
+from longmlm.runtime.children import Ended, run_child, run_stage_process
 from longmlm.runtime.launch_command import launch_command, search_path
-from longmlm.runtime.signals import stopped_by
+from longmlm.runtime.signals import StopSignalError, stopped_by
 from longmlm.settings.pipeline import ResolvedPipeline, RunConfig
 from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.publishing import secret_of
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.results import result_of
 from longmlm.staleness import absent_text, check_result, check_results, is_current, is_done, is_trained
 from longmlm.temporary import check_own_file
 from longmlm.training.run_folder import newest_state
 
 PIPELINE, HEADER = "pipeline.toml", "# longmlm run pipeline.toml\n"
-USER_ERROR = 2  # exit code of a stage whose settings or data are wrong
 STOPPED = 143  # exit code of a stage that SIGTERM stopped
 
 
 def run(config: RunConfig) -> None:
-    """Runs the stages in order and prints the accuracies reached; exits with the code of a stage that fails.
+    """Runs the stages in order and prints the accuracies reached.
 
-    Raises what `check_results` does, and FolderError while another process writes to the output folder.
+    Raises what `check_results` and `run_stage` do, and FolderError while another process writes to the output folder.
     """
     output, started = Path(config.output), time.monotonic()
     with exclusive_lock(output):
@@ -64,7 +71,7 @@ def run(config: RunConfig) -> None:
                 check_result(config, name)  # again, since an earlier stage may have made its input anew
                 since = time.monotonic()
                 print(f"{label} started, {_duration(since - started)} so far", flush=True)
-                run_stage(config, name, label, *(["--more-steps", str(config.more_steps)] if is_continued else []))
+                run_stage(config, name, label, config.more_steps if is_continued else None)
                 ended = f"finished in {_duration(time.monotonic() - since)}"
             notes = [note] if isinstance(stage, PrepareConfig) and (note := absent_text(stage)) else []
             print(f"{label} {ended}, {result_of(stage)}", *notes, sep="\n", flush=True)
@@ -110,34 +117,48 @@ def check_space(config: ResolvedPipeline) -> None:
             check_disk(config, missing, planned_sizes(config))
 
 
-def run_stage(config: ResolvedPipeline, name: str, label: str, *options: str) -> None:
-    """Runs a stage to its end; exits with its code if it fails, and with 128 + the signal that stopped it."""
-    command = [sys.executable, "-P", "-m", "longmlm", name]  # -P: no module comes from the current folder
-    if name == "pretrain" and config.launch is not None:
-        command = [*launch_command(config.launch), "-m", "longmlm.stages.pretrain"]
-    inherited = {key: value for key, value in os.environ.items() if key not in LAUNCH_VARIABLES}
-    environment = {**inherited, "PATH": search_path(), **secret_of(config.stages[name])}
-    code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE), *options], environment)
-    if signal_name:
-        resumption = {"prepare": RESUMES, "pretrain": RESUMES_FROM_CHECKPOINT}
-        resumption |= {"extend": RESUMES} if config.extend and config.extend.rows else {}
-        what_follows = (
-            f"{RESUMES} from there" if code == 0 else resumption.get(name, f"the same command starts {name} over")
-        )
-        stopped = "" if code == -signal.SIGKILL else f"{stopped_by(signal_name)}: "  # else it ended without saving
-        print(f"{label} {stopped}{what_follows}", file=sys.stderr)
-        sys.exit(128 + signal.Signals[signal_name])
-    if code == 0 and name == "pretrain" and not is_trained(config.pretrain):
-        print(f"{label} ended before its last evaluation: the same command resumes from there", file=sys.stderr)
-        sys.exit(STOPPED)
+def run_stage(config: ResolvedPipeline, name: str, label: str, more_steps: int | None = None) -> None:
+    """Runs a stage in a process of its own, to its end, and says in a line how it ended if it did not succeed.
+
+    Raises PipelineError, with its error and exit code, if it fails, and StopSignalError if a signal stops it.
+    """
+    ended = _run_process(config, name, more_steps)
+    if ended.signal_name:
+        print(f"{label} {_stopped(config, name, ended)}", file=sys.stderr, flush=True)
+        raise StopSignalError(signal.Signals[ended.signal_name])
+    code = ended.code if ended.code >= 0 else 128 - ended.code
+    is_refused = code == USER_ERROR and name == "release" and bool(_refusals(config))
     if code:
-        ended, remedy = f"{label} failed (exit code {code})", "the same command resumes from this stage"
-        if code == USER_ERROR and name == "release" and _refusals(config):
-            print(ended, file=sys.stderr, flush=True)
-            print(summary(config, is_released=False), flush=True)
-        else:
-            print(f"{ended}: {'fix that, then ' if code == USER_ERROR else ''}{remedy}", file=sys.stderr)
-        sys.exit(code if code > 0 else 128 - code)
+        remedy = f"{'fix that, then ' if code == USER_ERROR else ''}the same command resumes from this stage"
+        line = f"{label} failed (exit code {ended.code}){'' if is_refused else f': {remedy}'}"
+    elif name == "pretrain" and not is_trained(config.pretrain):
+        line, code = f"{label} ended before its last evaluation: the same command resumes from there", STOPPED
+    else:
+        return
+    print(line, file=sys.stderr, flush=True)
+    if is_refused:
+        print(summary(config, is_released=False), flush=True)
+    raise PipelineError(single_line(str(ended.error or line)), code) from ended.error
+
+
+def _run_process(config: ResolvedPipeline, name: str, more_steps: int | None) -> Ended:
+    inherited = {key: value for key, value in os.environ.items() if key not in LAUNCH_VARIABLES}
+    environment = {**inherited, "PATH": search_path()}
+    if name == "pretrain" and config.launch is not None:
+        file, options = f"{config.output}/{PIPELINE}", [] if more_steps is None else ["--more-steps", str(more_steps)]
+        return run_child([*launch_command(config.launch), "-m", "longmlm.stages.pretrain", file, *options], environment)
+    stage = config.stages[name]
+    settings = replace(stage, more_steps=more_steps) if isinstance(stage, PretrainConfig) else stage
+    return run_stage_process(name, settings, environment)
+
+
+def _stopped(config: ResolvedPipeline, name: str, ended: Ended) -> str:
+    """Returns which signal stopped a stage, unless it ended without saving, and what the same command does then."""
+    resumption = {"prepare": RESUMES, "pretrain": RESUMES_FROM_CHECKPOINT}
+    resumption |= {"extend": RESUMES} if config.extend and config.extend.rows else {}
+    resumption |= {name: f"{RESUMES} from there"} if ended.code == 0 else {}
+    resumes = resumption.get(name, f"the same command starts {name} over")
+    return resumes if ended.code == -signal.SIGKILL else f"{stopped_by(ended.signal_name)}: {resumes}"
 
 
 def _duration(seconds: float) -> str:
