@@ -1,4 +1,4 @@
-"""What a process asks of the system: signals to ignore, a folder's lock, a thread, a temporary change, an exit."""
+"""What a process asks of the system and of its parent: its settings, a folder's lock, a thread, an exit."""
 
 import ctypes
 import errno
