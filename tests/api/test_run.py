@@ -27,11 +27,13 @@ from longmlm.runtime.children import Ended, run_child
 from longmlm.runtime.signals import StopSignalError
 from longmlm.settings.pipeline import RunConfig
 from longmlm.training.run_folder import newest_state
+from tests.support.commands import command
 from tests.support.launching import has_steps
 from tests.support.terminal import wait_until
 from tests.support.tiny import PIPELINE, tiny_project
 from tests.support.training import SOURCES
 
+__all__ = ["command"]
 RELEASED = {
     "extend": {"recipe": {"initialisation": "distilled", "distillation": {"num_tokens": 160, "precision": "no"}}},
     "pretrain.recipe.num_steps": 2,
@@ -62,6 +64,7 @@ def resolved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     return configs
 
 
+@pytest.mark.usefixtures("command")  # the stages run in this process
 def test_a_pipeline_runs_to_its_release_is_then_done_and_goes_on(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,10 +5,11 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import torch
 from accelerate.commands.launch import launch_command_parser
 
 from longmlm.errors import ConfigError
-from longmlm.runtime.launch_command import Launched, launch_command, launched
+from longmlm.runtime.launch_command import Launched, check_gpus, launch_command, launched
 from longmlm.settings.shipped import LAUNCHES
 
 NAMES = sorted(path.stem for path in LAUNCHES.glob("*.yaml"))
@@ -53,6 +54,19 @@ def test_deepspeed_must_be_installed_for_a_launch_with_it(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"needs DeepSpeed.*\[deepspeed\]") if is_refused else nullcontext():
         launch_command(launch)
+
+
+def test_a_launch_for_cpus_is_refused_where_it_would_train_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    for num_gpus in (0, 2):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda number=num_gpus: number)
+        with pytest.raises(ConfigError, match="has 2 GPUs: .*CUDA_VISIBLE_DEVICES=") if num_gpus else nullcontext():
+            check_gpus("two-cpu-processes")
+
+
+def test_a_file_that_is_no_yaml_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("num_processes: [2", encoding="utf-8")
+    with pytest.raises(ConfigError, match="mine.yaml is not valid YAML"):
+        launch_command(f"accelerate launch --config_file {tmp_path}/mine.yaml")
 
 
 def test_a_command_stays_as_it_is(tmp_path: Path) -> None:
