@@ -153,6 +153,21 @@ def test_a_stage_receives_its_settings_and_its_error_comes_back(tmp_path: Path, 
     assert capfd.readouterr().err == f"error: {ended.error}\n"
 
 
+def test_no_process_that_a_stage_starts_can_read_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "settings").write_bytes(pickle.dumps("planted"))
+    code = """
+import os, sys
+from longmlm.processes import settings_from_parent
+print(settings_from_parent(), os.readlink(f"/proc/self/fd/{sys.stdin.fileno()}"))
+"""
+    with (tmp_path / "settings").open("rb") as file:
+        environment = {**os.environ, "PYTHONPATH": SOURCES}
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdin=file, env=environment, capture_output=True, check=True
+        )
+    assert done.stdout == b"planted /dev/null\n"
+
+
 def test_the_error_of_a_process_comes_back_through_its_launcher(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("launch.py").write_text(LAUNCH, encoding="utf-8")
