@@ -77,6 +77,7 @@ def test_files_of_other_tests_and_of_init_are_valid() -> None:
         ("[pretrain.recipe]\nnum_step = 3", ["$.pretrain.recipe: ", "'num_step'"]),
         ("length = '3'", ["$.length: '3' is not of type 'integer'"]),
         ("length = 3.5", ["$.length: 3.5 is not of type 'integer'"]),
+        ("length = 2", ["$.length: 2 is less than the minimum of 3"]),
         ("extension = 1", ["$.extension: 1 is not of type 'boolean'"]),
         ("corpus = 'a'", ["$.corpus: 'a' is not of type 'array'"]),
         ("corpus = [1]", ["$.corpus[0]: 1 is not of type 'string'"]),

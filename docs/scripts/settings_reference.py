@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import FEATURES, STAGES
 from longmlm.config import PLACEHOLDER as EXAMPLE
@@ -140,6 +140,8 @@ def _own_first(kind: type) -> "list[Field[Any]]":
 
 def _type(annotation: Any) -> str:
     """Returns the type as TOML names it, or the choices."""
+    if get_origin(annotation) is Annotated:
+        return _type(get_args(annotation)[0])
     if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
         return " or ".join(_type(part) for part in get_args(annotation) if part is not NoneType)
     if get_origin(annotation) is Literal:

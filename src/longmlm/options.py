@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from longmlm.errors import ConfigError
 from longmlm.settings.masking import UNUSED
@@ -118,7 +118,7 @@ def options_of(
 
     --help shows `shown` as the defaults, and the values of `in_pipeline` that differ.
     """
-    texts, section = explanations(kind), ("settings", "")
+    texts, types, section = explanations(kind), get_type_hints(kind), ("settings", "")
     if prefix:
         section = (f"[{prefix.rstrip('.')}]", inspect.getdoc(kind) or "")
     for item in fields(kind):
@@ -128,7 +128,7 @@ def options_of(
             continue
         if part is None:
             text = f"{texts.get(item.name, '')} {_hint(item, shown, derived)}"
-            yield Option(name, item.type, text, section)
+            yield Option(name, types[item.name], text, section)
         elif get_origin(item.type) is tuple:
             for index, table in enumerate(value if isinstance(value, list) and value else [{}]):
                 yield from options_of(part, table, {}, f"{name}.{index}.")

@@ -3,18 +3,18 @@
 import inspect
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from dataclasses import MISSING, Field, fields
+from types import NoneType
+from typing import Any, get_args, get_origin
 
 from longmlm.config import PLACEHOLDER
 from longmlm.options import explanations, sections
 from longmlm.settings.masking import UNUSED
 from longmlm.settings.pipeline import ResolvedPipeline, stage_tables
 from longmlm.settings.tables import FILLED_IN, OPTION_ONLY, OVERLAY_OF, VALUES_OF, Table, default_of
+from longmlm.validation import adapter_of
 
 DRAFT = "http://json-schema.org/draft-07/schema#"  # the newest that TOML editors support
-NAMES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 NOTE = "No key is required: several files are merged in order, and options of the command line come last."
 
 
@@ -49,35 +49,22 @@ def _of_field(item: Field, derived: Mapping[str, Any]) -> Table:
         return {"type": "object", "additionalProperties": _table(kind, _derived(kind))}
     if kind := item.metadata.get(VALUES_OF):
         return _lists_of(_table(kind, _derived(kind)))
-    if unused := item.metadata.get(UNUSED):
-        return _table(item.type, derived, unused)
-    return _of_type(item.type, derived)
+    if (kind := next(sections(item), None)) is None:
+        return adapter_of(_without_none(item.type)).json_schema()
+    if get_origin(item.type) is dict:
+        return {"type": "object", "additionalProperties": _table(kind, {})}
+    schema = _table(kind, derived, item.metadata.get(UNUSED, ()))
+    return _array(schema) if get_origin(item.type) is tuple else schema
 
 
-def _of_type(annotation: Any, derived: Mapping[str, Any]) -> Table:
-    """Returns the schema of a type's TOML values; None is left out, since TOML has no null."""
+def _without_none(annotation: Any) -> Any:
+    """Returns a type without None, since TOML has no null."""
     parts = [part for part in get_args(annotation) if part is not NoneType]
-    match get_origin(annotation):
-        case origin if origin in (Union, UnionType):
-            schemas = [_of_type(part, derived) for part in parts]
-            schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-        case origin if origin is Literal:
-            schema = {"type": "string", "enum": parts}
-        case origin if origin is dict:
-            schema = {"type": "object", "additionalProperties": _of_type(parts[1], {})}
-        case origin if origin is tuple:
-            schema = _array(_of_type(parts[0], {}), is_dataclass(parts[0]))
-        case _ if is_dataclass(annotation):
-            schema = _table(annotation, derived)
-        case _:
-            schema = {"type": NAMES[annotation]} if annotation in NAMES else {}
-    return schema
+    return parts[0] if NoneType in get_args(annotation) else annotation
 
 
-def _array(items: Table, are_tables: bool) -> Table:
-    """Returns the schema of an array; an array of tables may also be a table whose keys are indices to change."""
-    if not are_tables:
-        return {"type": "array", "items": items}
+def _array(items: Table) -> Table:
+    """Returns the schema of an array of tables, which may also be a table whose keys are indices to change."""
     numbered = {"patternProperties": {"^[0-9]+$": items}, "additionalProperties": False}
     return {"type": ["array", "object"], "items": items, **numbered}
 

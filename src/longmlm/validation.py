@@ -3,6 +3,7 @@
 import difflib
 import functools
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -24,6 +25,12 @@ NEEDED = {  # by pydantic's type of error
     "list_type": "a list",
     "string_type": "a string",
     "tuple_type": "a list",
+}
+BOUNDS = {  # by pydantic's type of error: the key of the bound, and what the value must be
+    "greater_than": ("gt", "above"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "below"),
+    "less_than_equal": ("le", "at most"),
 }
 UNION_TAG = re.compile(r"float|int|str|(dict|tuple)\[.*\]")  # names the tried type of a union behind the setting's name
 CHECK = "value_error"  # pydantic's type of an error that a class of settings raises
@@ -97,6 +104,12 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
                 lines.append(f"unknown key {name}" + (f", did you mean {nearest}?" if nearest else ""))
             case "missing":
                 lines.append(f"{name} is missing")
+            case "too_short":
+                lines.append(f"{name} needs at least {problem['ctx']['min_length']} value")
+            case wrong if wrong in BOUNDS:
+                key, words = BOUNDS[wrong]
+                limit = f"{words} {problem['ctx'][key]:,.15g}" if math.isfinite(problem["ctx"][key]) else "finite"
+                lines.append(f"{name} must be {limit}, not {json.dumps(problem['input'])}")
             case wrong if wanted := NEEDED.get(wrong, problem.get("ctx", {}).get("expected")):
                 *section, last = name.split(".")
                 name = ".".join(section) if section and UNION_TAG.fullmatch(last) else name

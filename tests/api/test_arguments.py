@@ -66,7 +66,7 @@ BAD: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "tokenizer": (*TOKENIZERS, *OTHERS),
         "epoch": WRONG_NUMBERS,
         "seed": (*WRONG_NUMBERS, 2**63),
-        "masking": WRONG_SETTINGS,
+        "masking": (*WRONG_SETTINGS, Masking(selected_fraction=2.0)),
     },
     "read_rows": {
         "folder": (None, "", 3, [], object(), "no/such/folder", Path("missing"), ".", "hf:name"),
@@ -82,7 +82,7 @@ BAD: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "tokenizer": (*TOKENIZERS, *OTHERS),
         "view": WRONG_CHOICES,
         "base_positions": ("5", 2.5, True, 0, 2, -1, [3], 2**64),
-        "recipe": (*WRONG_SETTINGS, STATIC),
+        "recipe": (*WRONG_SETTINGS, STATIC, EvaluateRecipe(held_out=HeldOut(max_rows=0))),
     },
     "export": {
         "model": (*WRONG_MODELS, "name", *MODELS, Named("small")),

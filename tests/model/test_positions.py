@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.errors import PositionsError
+from longmlm.errors import ConfigError, PositionsError
 from longmlm.model.position_table import (
     extended_table,
     hierarchical_table,
@@ -15,6 +15,7 @@ from longmlm.model.position_table import (
     stretched_table,
 )
 from longmlm.settings.extend import ExtendRecipe
+from longmlm.validation import validated
 from tests.support.tiny import tiny_extension
 
 CHANGES_ROWS = {"hierarchical": False, "tile": False, "fitted": True, "distilled": True}
@@ -92,8 +93,9 @@ def test_n_rows_extend_to_more_and_to_n_times_n_at_most(initialisation: str) -> 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, -0.1, math.nan])
 def test_alpha_without_a_decomposition_is_refused(alpha: float) -> None:
-    with pytest.raises(ValueError, match="alpha"):
-        ExtendRecipe(num_positions=9, initialisation="hierarchical", alpha=alpha)
+    settings = {"num_positions": 9, "initialisation": "hierarchical"}
+    with pytest.raises(ConfigError, match="alpha must"):
+        validated(ExtendRecipe, {**settings, "alpha": alpha}, [])
     for sound in (0.0, 0.4, 0.49, 0.51, 0.99):
         assert ExtendRecipe(num_positions=9, initialisation="hierarchical", alpha=sound).alpha == sound
 

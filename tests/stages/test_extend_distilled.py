@@ -45,7 +45,7 @@ def test_extend_writes_a_stock_model_and_says_what_was_distilled(world: World, t
         ({"mode": "generated"}, "set initialisation to hierarchical or tile"),
         ({"add_tokens": "terms.txt"}, "cannot be combined with add_tokens"),
         ({"distillation": {"layers": 3}}, "distillation.layers = 3, but the model has 2 layers: set fewer"),
-        ({"distillation": {"layers": 0}}, "must be positive"),
+        ({"distillation": {"layers": 0}}, "recipe.distillation.layers must be at least 1, not 0"),
         ({"initialisation": "tile"}, "distillation has no effect with initialisation = tile"),
     ],
 )

@@ -9,12 +9,14 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import longmlm
 from longmlm.artifacts.provenance import read_provenance
+from longmlm.errors import ConfigError
 from longmlm.model import families
 from longmlm.model.loading import load_model, meta_model
 from longmlm.model.window import Window
 from longmlm.model.window_attention import window_of
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.stages.extend import extend
+from longmlm.validation import validated
 from tests.support.tiny import LONG_POSITIONS, World, held_out, mark_trained
 
 Run = Callable[..., tuple[int, str, str]]
@@ -146,5 +148,5 @@ def test_more_local_layers_than_the_model_has_are_refused(world: World, tmp_path
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ExtendRecipe(num_positions=LONG_POSITIONS, **wrong)
+    with pytest.raises(ConfigError, match=message):
+        validated(ExtendRecipe, {"num_positions": LONG_POSITIONS, **wrong}, [])

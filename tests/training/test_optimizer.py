@@ -55,8 +55,6 @@ def test_rate_of_a_linear_schedule_always_depends_on_the_number_of_steps():
     [
         ({"warmup_steps": 101}, "warmup_steps"),
         ({"schedule": "constant-then-decay"}, "decay_steps"),
-        ({"learning_rate": 0.0}, "learning_rate"),
-        ({"dropout": 1.0}, "dropout"),
     ],
 )
 def test_impossible_recipes_are_refused(changed, said):

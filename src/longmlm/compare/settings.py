@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from longmlm.settings.arms import check_arm_name, check_is_arm, check_seeds
+from longmlm.settings.masking import Seed
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.tables import FILLED_IN, OVERLAY_OF, VALUES_OF, leaves
 
@@ -32,7 +33,7 @@ class CompareSettings:
     search: dict[str, Any] = field(default_factory=dict, metadata={VALUES_OF: ResolvedPipeline})
     """Settings to try for every arm, each with a list of values, such as pretrain.recipe.learning_rate = [1e-4, 3e-4].
     All combinations run with the first seed, the best one of each arm with the other seeds too."""
-    seeds: tuple[int, ...] = (42,)
+    seeds: tuple[Seed, ...] = (42,)
     """Random seeds of row order, masks, dropout, fit and distillation. They replace those of the pipeline."""
     baseline: str | None = None
     """Arm that the others are compared with; by default the first that is not the control arm."""

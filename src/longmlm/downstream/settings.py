@@ -1,19 +1,24 @@
 """Settings of the downstream command: a labelled task, and the ways to read long documents that are compared on it."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Interval, MinLen
 
 from longmlm.settings.arms import check_arm_name, check_is_arm, check_seeds
+from longmlm.settings.masking import Seed
 from longmlm.settings.prepare import Quoting, check_delimiter
-from longmlm.settings.pretrain import Precision, Tracker
+from longmlm.settings.pretrain import Positive, Precision, Tracker
 from longmlm.settings.tables import Unused
 
 TaskKind = Literal["classification", "labelling"]
 Reading = Literal["first", "last", "chunks"]
 SpanUnit = Literal["characters", "words"]
 Pooling = Literal["mean", "cnn", "lstm", "attention"]
+Fraction = Annotated[float, Interval(gt=0, lt=1)]
+Rates = Annotated[tuple[Positive, ...], MinLen(1)]
+Epochs = Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,23 +94,19 @@ class LabelledTask:
     kind: TaskKind
     """classification (one label or several) or labelling (labels of spans)."""
     data: LabelledData
-    num_folds: int | None = None
+    num_folds: Annotated[int, Ge(2)] | None = None
     """Cross-validation with this number of folds over all documents: each is tested once for every seed."""
-    dev_fraction: float = 0.1
+    dev_fraction: Fraction = 0.1
     """Share of the training documents that choose the rate and the number of epochs, unless there are dev documents."""
-    test_fraction: float = 0.2
+    test_fraction: Fraction = 0.2
     """Share of the documents to test on, unless the data say which, or `num_folds` is set."""
 
     def __post_init__(self) -> None:
         data = self.data
         if data.tags_field and self.kind != "labelling":
             raise ValueError("data.tags_field needs kind = labelling")
-        if self.num_folds is not None and self.num_folds < 2:
-            raise ValueError("num_folds must be at least 2")
         if self.num_folds is not None and (data.split_field or data.test_files or data.test_split):
             raise ValueError("num_folds tests all documents: leave out split_field, test_files and test_split")
-        if not (0 < self.dev_fraction < 1 and 0 < self.test_fraction < 1):
-            raise ValueError("dev_fraction and test_fraction must be above 0 and below 1")
 
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""
@@ -132,7 +133,7 @@ class Arm:
     """Branch, tag or commit of a model on the hub."""
     reads: Reading = "first"
     """Part of the document: the first or last `length` tokens, or all of it in chunks of `length` tokens."""
-    length: int | None = None
+    length: Annotated[int, Ge(8)] | None = None
     """Tokens of one input, special tokens included; by default as many as the model has positions."""
     pooling: Pooling = "mean"
     """How chunk vectors become a document's: their mean, or a CNN, BiLSTM or self-attention over them."""
@@ -140,8 +141,6 @@ class Arm:
     """Train only the head, on the vectors of the encoder as it is."""
 
     def __post_init__(self) -> None:
-        if self.length is not None and self.length < 8:
-            raise ValueError("length must be at least 8 tokens")
         if self.model is None and (self.frozen or self.revision or self.reads != "first"):
             raise ValueError("frozen, revision and reads need a model; TF-IDF reads the first `length` words, or all")
         if self.pooling != "mean" and self.reads != "chunks":
@@ -152,40 +151,32 @@ class Arm:
 class Tuning:
     """How a trial is fine-tuned, in addition to its rate and number of epochs."""
 
-    documents_per_step: int = 16
+    documents_per_step: Annotated[int, Ge(1)] = 16
     """Documents of a global batch: the same for every arm, however much it reads of each."""
-    patience: int = 2
+    patience: Annotated[int, Ge(1)] = 2
     """Epochs without a better development score after which training ends, once half of the epochs are over."""
     precision: Precision = "auto"
     """Autocast precision: no (fp32), bf16, auto (bf16 if supported) or fp16."""
-
-    def __post_init__(self) -> None:
-        if self.documents_per_step < 1 or self.patience < 1:
-            raise ValueError("documents_per_step and patience must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinetuneRecipe(Tuning):
     """How every arm is fine-tuned. All combinations of rates and epochs are tried with the first seed and fold."""
 
-    learning_rate: tuple[float, ...] = (2e-5, 5e-5)
+    learning_rate: Rates = (2e-5, 5e-5)
     """Learning rates to choose from, by the score on the development documents."""
-    num_epochs: tuple[int, ...] = (4,)
+    num_epochs: Epochs = (4,)
     """Numbers of epochs to choose from; the rate decays to zero over them."""
-    frozen_learning_rate: tuple[float, ...] = (1e-3, 5e-3)
+    frozen_learning_rate: Rates = (1e-3, 5e-3)
     """Learning rates of frozen arms, which train only a head."""
-    frozen_num_epochs: tuple[int, ...] = (30,)
+    frozen_num_epochs: Epochs = (30,)
     """Numbers of epochs of frozen arms."""
-    seeds: tuple[int, ...] = (42,)
+    seeds: tuple[Seed, ...] = (42,)
     """Random seeds; each draws its own splits, order, new heads and dropout."""
 
     def __post_init__(self) -> None:
-        Tuning.__post_init__(self)
         for name in ("learning_rate", "frozen_learning_rate", "num_epochs", "frozen_num_epochs"):
-            values, is_rate = getattr(self, name), name.endswith("rate")
-            if not values or not all(0 < value < math.inf if is_rate else value >= 1 for value in values):
-                kind = "positive numbers" if is_rate else "numbers, each at least 1"
-                raise ValueError(f"{name} must be a list of {kind}")
+            values = getattr(self, name)
             if repeated := [value for value in values if values.count(value) > 1]:
                 raise ValueError(f"{name} must be different numbers: {repeated[0]} is repeated")
         check_seeds(self.seeds)
@@ -200,16 +191,12 @@ class FinetuneRecipe(Tuning):
 class FinetuneRuntime:
     """Speed and memory of every trial; changes results by rounding only."""
 
-    documents_per_micro_batch: int = 4
+    documents_per_micro_batch: Annotated[int, Ge(1)] = 4
     """Documents per forward and backward pass, at most; lower it if memory runs out."""
-    num_threads: int | None = None
+    num_threads: Annotated[int, Ge(1)] | None = None
     """CPU threads; by default OMP_NUM_THREADS if it is exported or, without a GPU, all cores."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: a third more computation, a fraction of the memory."""
-
-    def __post_init__(self) -> None:
-        if self.documents_per_micro_batch < 1 or (self.num_threads is not None and self.num_threads < 1):
-            raise ValueError("documents_per_micro_batch and num_threads must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from longmlm.settings.masking import HeldOut, Masking, PairKind, pair_kind
+from annotated_types import Ge, Interval, MinLen
+
+from longmlm.settings.masking import HeldOut, Masking, PairKind, Seed, pair_kind
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.pretrain import PretrainRecipe, Weight
 from longmlm.settings.tables import Table, Unused
 
 RowView = Literal["whole", "cut", "chunks"]
+Index = Annotated[int, Interval(ge=0, lt=2**63)]
 
 
 def masks_of(recipe: PretrainRecipe, held_out: HeldOut, split: str) -> dict[str, Any]:
@@ -33,15 +36,15 @@ class InspectConfig:
     """Folder of packed rows, hf:OWNER/NAME[@REVISION], or a run folder, for the rows and the masks of that run."""
     split: Literal["train", "held_out"] = "train"
     """Split to show rows of."""
-    row: tuple[int, ...] = ()
+    row: tuple[Index, ...] = ()
     """Numbers of the rows to show, counted from 0; by default the first ones of the split."""
     find: str | None = None
     """Show rows whose text contains this, ignoring case; all rows of the split are read."""
-    max_rows: int = 3
+    max_rows: Annotated[int, Ge(1)] = 3
     """How many rows to show at most, unless `row` names them."""
-    epochs: tuple[int, ...] = (0,)
+    epochs: Annotated[tuple[Index, ...], MinLen(1)] = (0,)
     """Epochs whose masks to show, on a page side by side: 0 is the first time that the run reads a row."""
-    views: tuple[RowView, ...] = ("whole",)
+    views: Annotated[tuple[RowView, ...], MinLen(1)] = ("whole",)
     """What evaluation gives models of a held-out row: all of it, its start cut to the base model's length, or all of it
     in chunks of that length."""
     base: str | None = None
@@ -49,11 +52,11 @@ class InspectConfig:
     model: tuple[str, ...] = ()
     """Models whose predictions to show, such as the ones before and after training; of a run folder, the best
     checkpoint is used."""
-    num_guesses: int = 3
+    num_guesses: Annotated[int, Ge(1)] = 3
     """How many of the likeliest tokens to show at each selected position."""
     tokenizer: str | None = None
     """Tokenizer of the rows, if it no longer lies where it was when they were prepared."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Seed of the masks; by default 42, as in training, or for held-out rows 1789, as in evaluation. A pipeline file
     or a run folder gives its own."""
     masking: Masking | None = None
@@ -77,10 +80,6 @@ class InspectConfig:
             raise ValueError("row and find both say which rows to show: set one of them")
         if self.find is not None and not self.find.strip():
             raise ValueError("find must be a text that is not blank")
-        if not self.epochs or not all(0 <= number < 2**63 for number in (*self.row, *self.epochs, self.seed or 0)):
-            raise ValueError("row, epochs and seed must be at least 0 and below 2 ** 63")
-        if self.max_rows < 1 or self.num_guesses < 1 or not self.views:
-            raise ValueError("max_rows and num_guesses must be at least 1, and views must name at least one view")
         if len(set(self.model)) < len(self.model):
             raise ValueError("model names one model twice: name each once")
         is_held_out, is_whole = self.split == "held_out", self.views == ("whole",)

@@ -1,7 +1,9 @@
 """Settings of the predict command: the models, the text, the word to mask and the number of tokens to show."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge
 
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.results import result_of
@@ -26,9 +28,9 @@ class PredictConfig:
     mask: str | None = None
     """Word of the text to mask. All of its tokens are masked, and each has its own table. It must be a whole word,
     except in scripts without spaces."""
-    occurrence: int = 1
+    occurrence: Annotated[int, Ge(1)] = 1
     """Which occurrence of the word in `mask` to mask, counted from 1. The others stay visible."""
-    top_k: int = 5
+    top_k: Annotated[int, Ge(1)] = 5
     """How many of the likeliest tokens to show at each mask."""
 
     def __post_init__(self) -> None:
@@ -37,12 +39,8 @@ class PredictConfig:
             raise ValueError(f'name {missing}, as in: longmlm predict MODEL "She put it in her [MASK]."')
         if len(set(self.model)) < len(self.model):
             raise ValueError("model names one model twice: name each once")
-        if self.top_k < 1:
-            raise ValueError("top_k must be at least 1")
         if self.mask is not None and not self.mask.strip():
             raise ValueError("mask must be a word of the text")
-        if self.occurrence < 1:
-            raise ValueError("occurrence must be at least 1, the first one")
         if self.mask is None and self.occurrence != 1:
             raise ValueError("occurrence has no effect without mask: remove it")
 

@@ -1,6 +1,9 @@
 """Settings of the evaluate stage: the models, the held-out rows, and how accuracy is measured."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge
 
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import Precision
@@ -19,12 +22,8 @@ class EvaluateRecipe:
 class EvaluateRuntime:
     """Speed and memory; the result does not depend on them."""
 
-    rows_per_batch: int = 16
+    rows_per_batch: Annotated[int, Ge(1)] = 16
     """Rows per forward pass."""
-
-    def __post_init__(self) -> None:
-        if self.rows_per_batch < 1:
-            raise ValueError("rows_per_batch must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge
+
+from longmlm.settings.masking import Seed
+from longmlm.settings.pretrain import Positive, Probability
 from longmlm.settings.tables import Unused
 
 Initialisation = Literal["hierarchical", "tile", "fitted", "distilled"]
@@ -17,36 +21,20 @@ USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some in
 SMOOTH_TERMS, NUM_GLOBAL_TOKENS = 4, 1
 
 
-def check_window(attention_window: int | None, num_global_tokens: int, local_layers: int | None) -> None:
-    """Raises ValueError for a window that is out of range, and for settings that need one without it."""
-    if attention_window is not None and attention_window < 1:
-        raise ValueError("attention_window must be at least 1")
-    if num_global_tokens < 0:
-        raise ValueError("num_global_tokens must be at least 0")
-    if local_layers is not None and local_layers < 1:
-        raise ValueError("local_layers must be at least 1")
-    if attention_window is None and (num_global_tokens != NUM_GLOBAL_TOKENS or local_layers is not None):
-        name = "local_layers" if local_layers is not None else "num_global_tokens"
-        raise ValueError(
-            f"{name} has no effect without attention_window, since all tokens attend to each other: remove it, or set "
-            "attention_window"
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distillation:
     """How the lowest layers learn to reproduce, with full attention, the hidden states of windowed attention."""
 
-    layers: int | None = None
+    layers: Annotated[int, Ge(1)] | None = None
     """How many layers, counted from the lowest, are trained; by default, half of them, rounded up."""
-    window: int | None = None
+    window: Annotated[int, Ge(1)] | None = None
     """How many tokens on each side a token of the teacher attends to; by default, half of the base model's positions,
     so that tokens that attend to each other never share a position."""
-    num_tokens: int = 300_000
+    num_tokens: Annotated[int, Ge(1)] = 300_000
     """Number of tokens to distil on."""
-    batch_tokens: int = 2048
+    batch_tokens: Annotated[int, Ge(1)] = 2048
     """Tokens per step, rounded to whole rows, at least one row."""
-    learning_rate: float = 5e-4
+    learning_rate: Positive = 5e-4
     """Peak of the learning rate, which rises over the first tenth of the steps and falls to zero."""
     precision: Literal["auto", "no", "bf16"] = "auto"
     """Autocast precision: no (fp32), bf16, or auto (bf16 if the hardware supports it, else no)."""
@@ -67,17 +55,12 @@ class Distillation:
         """Returns the window of a teacher with so many trained positions."""
         return self.window or max(1, base_positions // 2)
 
-    def __post_init__(self) -> None:
-        given = (self.layers or 1, self.window or 1, self.num_tokens, self.batch_tokens, self.learning_rate)
-        if min(given) <= 0 or 0 in (self.layers, self.window):
-            raise ValueError("layers, window, num_tokens, batch_tokens and learning_rate must be positive")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendRecipe:
     """How the long model is made; changing it makes a different model."""
 
-    num_positions: int | None = None
+    num_positions: Annotated[int, Ge(1)] | None = None
     """Usable positions of the long model, counting special tokens but not the table's reserved rows. May be left out if
     add_tokens is set: the model then keeps its positions."""
     add_tokens: str | None = None
@@ -86,33 +69,31 @@ class ExtendRecipe:
     """How the position table is extended (documentation: The method); fitted and distilled change trained rows.
     Default: fitted. In a pipeline: tile with attention_window, hierarchical with mode = generated, fitted with
     add_tokens, otherwise distilled."""
-    alpha: float = 0.4
+    alpha: Probability = 0.4
     """Only for hierarchical: weight of the block; the offset within it has weight 1 - alpha."""
-    smooth_terms: int = SMOOTH_TERMS
+    smooth_terms: Annotated[int, Ge(1)] = SMOOTH_TERMS
     """Only for fitted and distilled: number of cosines (DCT-II) in the smooth part of the table."""
     distillation: Distillation = Distillation()
     """Only for distilled: the teacher's window and layers, and how much they are trained."""
     mode: PositionMode = "materialized"
     """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
-    attention_window: int | None = None
+    attention_window: Annotated[int, Ge(1)] | None = None
     """How many tokens on each side a token attends to; by default, to all. Without local_layers, worthwhile for rows of
     4,096 tokens and more."""
-    local_layers: int | None = None
+    local_layers: Annotated[int, Ge(1)] | None = None
     """Only with attention_window: how many layers, counted from the lowest, attend within it; the others attend to the
     whole row. By default, all layers attend within it."""
-    num_global_tokens: int = NUM_GLOBAL_TOKENS
+    num_global_tokens: Annotated[int, Ge(0)] = NUM_GLOBAL_TOKENS
     """Only with attention_window: how many tokens at the start of a row attend to all tokens, and all to them. Default:
     1; in a pipeline, 0 if local_layers is set."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed for the fit of positions, for the row order and masks of a distillation, and for a new head."""
     new_head: bool = False
     """Add an untrained MLM head to a model that has none."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha < 1 or self.alpha == 0.5:
-            raise ValueError("alpha must be at least 0, below 1 and not 0.5, which makes rows (i, j) and (j, i) equal")
-        if self.smooth_terms < 1:
-            raise ValueError("smooth_terms must be at least 1")
+        if self.alpha == 0.5:
+            raise ValueError("alpha must not be 0.5, which makes rows (i, j) and (j, i) equal")
         for item in fields(self):
             users = USED_BY.get(item.name, (self.initialisation,))
             if self.initialisation not in users and getattr(self, item.name) != item.default:
@@ -129,13 +110,14 @@ class ExtendRecipe:
                 "initialisation = distilled trains a model with full attention to imitate a windowed teacher: remove "
                 "attention_window, or set distillation.window"
             )
-        check_window(self.attention_window, self.num_global_tokens, self.local_layers)
-        if not 0 <= self.seed < 2**63:
-            raise ValueError("seed must be at least 0 and below 2 ** 63")
+        if self.attention_window is None and (self.num_global_tokens != NUM_GLOBAL_TOKENS or self.local_layers):
+            name = "local_layers" if self.local_layers else "num_global_tokens"
+            raise ValueError(
+                f"{name} has no effect without attention_window, since all tokens attend to each other: remove it, or "
+                "set attention_window"
+            )
         if self.num_positions is None and self.add_tokens is None:
             raise ValueError("set num_positions, or add_tokens to extend the vocabulary alone")
-        if self.num_positions is not None and self.num_positions < 1:
-            raise ValueError("num_positions must be at least 1")
 
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""

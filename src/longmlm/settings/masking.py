@@ -2,24 +2,28 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Interval
 
 UNUSED = "unused"  # metadata of a section: its settings that have no effect there
 PairKind = Literal["nsp", "sop"]
 MaskingUnit = Literal["token", "word", "span"]
+Share = Annotated[float, Interval(ge=0, le=1)]
+Seed = Annotated[int, Interval(ge=0, lt=2**63)]  # what every generator accepts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masking:
     """How many tokens of a row are selected for prediction, and what replaces them."""
 
-    selected_fraction: float = 0.15
+    selected_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.15
     """Fraction of a row's maskable tokens to select."""
-    masked_share: float = 0.8
+    masked_share: Share = 0.8
     """Share of the selected tokens to replace by the mask token."""
-    random_share: float = 0.1
+    random_share: Share = 0.1
     """Share of the selected tokens to replace by a random token; the rest stay unchanged."""
-    mask_patterns: int | None = None
+    mask_patterns: Annotated[int, Ge(1)] | None = None
     """Number of masks that a row cycles through, one per epoch; 1 is static masking, the default is dynamic masking.
     Pairs of segments are drawn anew in each epoch all the same."""
     unit: MaskingUnit = "token"
@@ -27,12 +31,8 @@ class Masking:
     tokens are replaced in the same way. Evaluation always selects single tokens."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.selected_fraction < 1:
-            raise ValueError("selected_fraction must be above 0 and below 1")
-        if min(self.masked_share, self.random_share) < 0 or self.masked_share + self.random_share > 1:
-            raise ValueError("masked_share and random_share must not be negative, and their sum must not exceed 1")
-        if self.mask_patterns is not None and self.mask_patterns < 1:
-            raise ValueError("mask_patterns must be at least 1")
+        if self.masked_share + self.random_share > 1:
+            raise ValueError("the sum of masked_share and random_share must not exceed 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +56,14 @@ def pair_kind(pairs: Pairs | None) -> PairKind | None:
 class HeldOut:
     """Held-out rows, each with one mask that never changes."""
 
-    max_rows: int | None = None
+    max_rows: Annotated[int, Ge(1)] | None = None
     """Number of rows to evaluate, spread evenly over the held-out split; by default all. In a pipeline, 200
     in training and 1,000 in evaluate by default."""
-    mask_seed: int = 1789
+    mask_seed: Seed = 1789
     """Seed of the frozen masks."""
     masking: Masking = field(default_factory=Masking, metadata={UNUSED: ("mask_patterns", "unit")})
 
     def __post_init__(self) -> None:
-        if self.max_rows is not None and self.max_rows < 1:
-            raise ValueError("max_rows must be at least 1")
-        if not 0 <= self.mask_seed < 2**63:
-            raise ValueError("mask_seed must be at least 0 and below 2 ** 63")
         if self.masking.unit != "token":
             raise ValueError(
                 f'masking.unit is "{self.masking.unit}" in held_out, but evaluation masks single tokens, so that '

@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge
 
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.prepare import PrepareConfig, source_names
-from longmlm.settings.pretrain import PretrainConfig, check_more_steps, weights_problem
+from longmlm.settings.pretrain import PretrainConfig, weights_problem
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.shipped import BUNDLED, bundled_resolved, is_same_path
 from longmlm.settings.tables import Table, Unused, merged, nested, table_at, with_arrays
@@ -36,7 +38,7 @@ class Pipeline:
     best checkpoint is used. Leave it out to train a new one, described in [pretrain.start]."""
     corpus: tuple[str, ...] = ()
     """Paths, URLs or globs of the text; for datasets or several sources, use [[prepare.recipe.sources]] instead."""
-    length: int
+    length: Annotated[int, Ge(3)]  # two special tokens and one token of text
     """Positions of the long model, and tokens per row."""
     output: str
     """Folder for all results."""
@@ -58,8 +60,6 @@ class Pipeline:
     """The last stage to run."""
 
     def __post_init__(self) -> None:
-        if self.length < 3:
-            raise ValueError("length must be at least 3: two special tokens and one token of text")
         if self.extension and self.model is None:
             raise ValueError("model is missing: name the model to extend, or set extension = false to train a new one")
         if self.text_fields and self.text_field != "text":
@@ -283,13 +283,9 @@ def _wiring(base: Pipeline, given: Mapping[str, Any]) -> Table:
 class RunConfig(ResolvedPipeline):
     """Runs the stages of a pipeline: skips those that are done, resumes the one that was interrupted."""
 
-    more_steps: int | None = None
+    more_steps: Annotated[int, Ge(1)] | None = None
     """Steps to add to a finished run, with new rows and masks; then evaluate and release run again. For the command
     line only, since a file would add them each time."""
-
-    def __post_init__(self) -> None:
-        super(RunConfig, self).__post_init__()  # with slots, a dataclass is a new class, which super() does not find
-        check_more_steps(self.more_steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

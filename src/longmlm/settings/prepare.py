@@ -3,8 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Interval
+
+from longmlm.settings.masking import Share
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.tables import Unused
 
@@ -115,12 +118,6 @@ def check_delimiter(delimiter: str | None) -> None:
         raise ValueError(f"delimiter must be one character, such as ';' or a tab, not {delimiter!r}")
 
 
-def check_row_length(row_length: int) -> None:
-    """Raises ValueError for rows that have no room for text."""
-    if row_length <= SPECIAL_TOKENS:
-        raise ValueError("row_length must be at least 3: two special tokens and one token of text")
-
-
 SPECIAL_TOKENS, PAIR_SPECIAL_TOKENS = 2, 3  # of a row, [CLS] A [SEP]; of a pair, [CLS] A [SEP] B [SEP]
 
 
@@ -130,7 +127,7 @@ class RowsSettings:
 
     tokenizer: str
     """Tokenizer of the model to train: a folder, a run folder or a hub name ([ms:]OWNER/NAME[@REVISION])."""
-    row_length: int
+    row_length: Annotated[int, Ge(3)]  # two special tokens and one token of text
     """Tokens per row, including both special tokens."""
     packing: PackingMode = "full-sentences"
     """full-sentences: a row may span documents; doc-sentences: it never does; sentence-pair: it does not, and holds at
@@ -138,12 +135,12 @@ class RowsSettings:
     pairs: bool = False
     """Make rows from which training can draw pairs, for next-sentence or sentence-order prediction: a row records its
     sentences and its document, and leaves room for a second separator. Needs doc-sentences or sentence-pair."""
-    short_row_share: float = 0.0
+    short_row_share: Share = 0.0
     """With pairs: the share of the rows that are closed early, at a length drawn between 2 and row_length - 3 tokens of
     text; BERT's short_seq_prob is 0.1."""
-    held_out_fraction: float = 0.01
+    held_out_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.01
     """Fraction of the documents to hold out from training, chosen by a hash of their text, or of their split_field."""
-    slice_bytes: int = 32_000_000
+    slice_bytes: Annotated[int, Ge(1)] = 32_000_000
     """Bytes of text in a slice, the unit of work; no row spans two slices."""
     duplicates: Duplicates = "keep"
     """Which copies of an earlier document to set aside: keep, none; exact, exact copies; near, also those in which up
@@ -176,17 +173,12 @@ class PrepareRecipe(RowsSettings):
         return self.row_length - (PAIR_SPECIAL_TOKENS if self.pairs else SPECIAL_TOKENS)
 
     def __post_init__(self) -> None:
-        check_row_length(self.row_length)
         if self.pairs and self.packing == "full-sentences":
             raise ValueError('pairs needs rows of one document each: set packing = "doc-sentences" or "sentence-pair"')
         if self.packing == "sentence-pair" and not self.pairs:
             raise ValueError('packing = "sentence-pair" is for pairs: set pairs = true, or packing = "doc-sentences"')
         if self.pairs and self.row_capacity < 2:
             raise ValueError("row_length must be at least 5 with pairs: three special tokens and two tokens of text")
-        if not 0 <= self.short_row_share <= 1:
-            raise ValueError("short_row_share must be at least 0 and at most 1")
-        if not 0 < self.held_out_fraction < 1:
-            raise ValueError("held_out_fraction must be above 0 and below 1")
         if not self.sources:
             raise ValueError("no text: set corpus in a pipeline file, or [[recipe.sources]]")
         name, count = Counter(source_names(self.sources)).most_common(1)[0]
@@ -194,8 +186,6 @@ class PrepareRecipe(RowsSettings):
             raise ValueError(f"{count} sources are called {name!r}: give each a name of its own")
         if all(source.held_out for source in self.sources):
             raise ValueError("every source is held out, so none is left to train on: remove held_out from one of them")
-        if self.slice_bytes < 1:
-            raise ValueError("slice_bytes must be at least 1")
 
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""
@@ -210,15 +200,11 @@ class PrepareRuntime:
     executor: ExecutorName = "local"
     """What packs the slices: local, processes on this machine; ray, the Ray cluster at RAY_ADDRESS or, if that is not
     set, the one running on this machine."""
-    num_workers: int | None = None
+    num_workers: Annotated[int, Ge(1)] | None = None
     """Slices to pack in parallel; by default 1, or with Ray one for each CPU of the cluster."""
     encoder: Encoder = "auto"
     """What encodes text: auto, a fast encoder from longmlm[fast] if it is installed and gives the same tokens, else
     tokenizers."""
-
-    def __post_init__(self) -> None:
-        if self.num_workers is not None and self.num_workers < 1:
-            raise ValueError("num_workers must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

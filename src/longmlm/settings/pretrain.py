@@ -3,15 +3,17 @@
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from longmlm.settings.masking import HeldOut, Masking, Pairs
+from annotated_types import Ge, Gt, Interval
+
+from longmlm.settings.masking import HeldOut, Masking, Pairs, Seed
 from longmlm.settings.tables import Unused
 
-MAX_BATCH_TOKENS = 100_000_000
-MAX_THREADS = 1024
 ComputePrecision = Literal["no", "fp16", "bf16"]
 Precision = Literal["auto", ComputePrecision]
+Positive = Annotated[float, Interval(gt=0, lt=math.inf)]
+Probability = Annotated[float, Interval(ge=0, lt=1)]
 Schedule = Literal["linear", "cosine", "constant-then-decay"]
 Weight = float | dict[str, float]  # of a source: a number, or {SHARE: a number}
 SHARE = "share"
@@ -59,34 +61,34 @@ class Start:
 class PretrainRecipe:
     """What is learned and how it is evaluated; changing it makes a different run."""
 
-    num_steps: int
+    num_steps: Annotated[int, Ge(1)]
     """Number of optimizer updates; may be changed on resume while the learning rate is constant."""
-    batch_tokens: int
+    batch_tokens: Annotated[int, Interval(ge=1, le=100_000_000)]  # it is masked in memory
     """Tokens in a global batch: over all ranks and micro-batches of a step."""
-    learning_rate: float
+    learning_rate: Positive
     """Learning rate after warm-up."""
     schedule: Schedule = "linear"
     """After warm-up: linear or cosine decay to zero, or constant followed by a linear decay to zero."""
-    warmup_steps: int = 0
+    warmup_steps: Annotated[int, Ge(0)] = 0
     """Steps of linear warm-up. In a pipeline, num_steps / 20 by default."""
-    decay_steps: int = 0
+    decay_steps: Annotated[int, Ge(0)] = 0
     """Steps of the decay at the end of constant-then-decay."""
-    weight_decay: float = 0.01
+    weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.01
     """AdamW's weight decay, applied to weight matrices and embeddings but not to biases and LayerNorms."""
-    adam_beta1: float = 0.9
+    adam_beta1: Probability = 0.9
     """AdamW's decay rate of the running mean of gradients."""
-    adam_beta2: float = 0.98
+    adam_beta2: Probability = 0.98
     """AdamW's decay rate of the running mean of squared gradients; 0.98 is RoBERTa's."""
-    adam_epsilon: float = 1e-6
+    adam_epsilon: Positive = 1e-6
     """AdamW's epsilon; 1e-6 is RoBERTa's."""
-    max_gradient_norm: float = 1.0
+    max_gradient_norm: Annotated[float, Gt(0)] = 1.0
     """Norm to which gradients are clipped."""
-    dropout: float | None = None
+    dropout: Probability | None = None
     """Probability of every dropout layer; by default as in the checkpoint."""
     precision: Precision = "auto"
     """Autocast precision: no (fp32), bf16, auto (bf16 if supported, else no), or fp16 with loss scaling, for GPUs
     without bf16. Parameters and optimizer stay fp32."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of the row order, the masks and dropout."""
     weights: dict[str, Weight] = field(default_factory=dict)
     """For each source, by name: how often its rows are seen, relative to those of the others (1 if not named), or
@@ -98,20 +100,9 @@ class PretrainRecipe:
     """Let no token attend to another document of its row; positions do not restart at documents."""
 
     def __post_init__(self) -> None:
-        if self.num_steps < 1 or self.batch_tokens < 1 or not 0 < self.learning_rate < math.inf:
-            raise ValueError("num_steps, batch_tokens and learning_rate must be positive")
-        if self.batch_tokens > MAX_BATCH_TOKENS:
-            raise ValueError(f"batch_tokens must be at most {MAX_BATCH_TOKENS:,}: a global batch is masked in memory")
-        if not (0 <= self.adam_beta1 < 1 and 0 <= self.adam_beta2 < 1 and 0 < self.adam_epsilon < math.inf):
-            raise ValueError("adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon positive")
-        if not self.max_gradient_norm > 0:
-            raise ValueError("max_gradient_norm must be positive")
-        check_regularisation(self.weight_decay, self.dropout)
         check_weights(self.weights)
-        if not 0 <= self.seed < 2**63:
-            raise ValueError("seed must be at least 0 and below 2 ** 63")
-        if min(self.warmup_steps, self.decay_steps) < 0 or self.warmup_steps + self.decay_steps > self.num_steps:
-            raise ValueError("warmup_steps and decay_steps must not be negative nor exceed num_steps together")
+        if self.warmup_steps + self.decay_steps > self.num_steps:
+            raise ValueError("warmup_steps and decay_steps must not exceed num_steps together")
         if self.schedule == "constant-then-decay" and not self.decay_steps:
             raise ValueError("constant-then-decay needs decay_steps")
 
@@ -132,20 +123,6 @@ class PretrainRecipe:
     def is_constant(self, step: int) -> bool:
         """Returns whether no update before `step` depended on the number of steps, so that it may be changed."""
         return self.schedule == "constant-then-decay" and step <= self.num_steps - self.decay_steps
-
-
-def check_more_steps(more_steps: int | None) -> None:
-    """Raises ValueError for a number of steps that cannot be added."""
-    if more_steps is not None and more_steps < 1:
-        raise ValueError("more_steps must be at least 1")
-
-
-def check_regularisation(weight_decay: float, dropout: float | None) -> None:
-    """Raises ValueError for values that no training can use."""
-    if not 0 <= weight_decay < math.inf:
-        raise ValueError("weight_decay must not be negative")
-    if dropout is not None and not 0 <= dropout < 1:
-        raise ValueError("dropout must be at least 0 and below 1")
 
 
 def has_shares(weights: Mapping[str, Weight]) -> bool:
@@ -186,54 +163,35 @@ def weights_problem(weights: Mapping[str, Weight], names: Collection[str]) -> st
 class PretrainRuntime:
     """Speed, memory, logging and checkpoints; may be changed on resume."""
 
-    rows_per_micro_batch: int | None = None
+    rows_per_micro_batch: Annotated[int, Ge(1)] | None = None
     """Rows per forward and backward pass of one rank; by default as many as fit into free memory (on a CPU, at most
     2,048 tokens), halved when memory runs out. A resumed run keeps the number. It changes losses by rounding only."""
-    rows_per_evaluation_batch: int | None = None
+    rows_per_evaluation_batch: Annotated[int, Ge(1)] | None = None
     """Rows per forward pass of an evaluation; by default as many as fit into the free memory, at most 16."""
-    num_processes: int | None = None
+    num_processes: Annotated[int, Ge(1)] | None = None
     """Expected number of ranks; a launch with a different number is refused. By default any number is accepted."""
-    num_threads: int | None = None
+    num_threads: Annotated[int, Interval(ge=1, le=1024)] | None = None
     """CPU threads per rank; by default OMP_NUM_THREADS if it is exported or, without a GPU, an equal share of the
     cores."""
-    hang_seconds: float = 1800.0
+    hang_seconds: Annotated[float, Interval(gt=0, le=1e8)] = 1800.0
     """Seconds without progress after which a rank exits, because another rank must have hung."""
-    num_loader_workers: int | None = None
+    num_loader_workers: Annotated[int, Ge(0)] | None = None
     """Processes per rank that prepare batches in advance; by default 2 with a GPU, and 0 without one, which prepares
     them in the training process."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: a third more computation, a fraction of the memory."""
-    peak_flops: float | None = None
+    peak_flops: Positive | None = None
     """Peak bf16 or fp16 FLOP/s of the GPU, for MFU; by default the data sheet's figure, if the GPU is known."""
-    log_every_steps: int = 10
+    log_every_steps: Annotated[int, Ge(1)] = 10
     """Steps between lines of metrics.jsonl."""
-    evaluate_every_steps: int = 100
+    evaluate_every_steps: Annotated[int, Ge(1)] = 100
     """Steps between evaluations. In a pipeline, num_steps / 12 by default."""
-    save_every_steps: int = 100
+    save_every_steps: Annotated[int, Ge(1)] = 100
     """Steps between checkpoints. In a pipeline, num_steps / 12 by default."""
-    checkpoints_kept: int = 2
+    checkpoints_kept: Annotated[int, Ge(2)] = 2  # the newest may turn out to be damaged
     """Newest checkpoints to keep, at least 2; the best one saved at an evaluated step is also kept."""
     stop_when_recovered: bool = False
     """End the run once it has recovered, in two evaluations in a row (documentation: The method)."""
-
-    def __post_init__(self) -> None:
-        batches = [rows for rows in (self.rows_per_micro_batch, self.rows_per_evaluation_batch) if rows is not None]
-        if min(*batches, self.log_every_steps, self.evaluate_every_steps, self.save_every_steps) < 1:
-            raise ValueError(
-                "rows_per_micro_batch, rows_per_evaluation_batch and every *_every_steps must be at least 1"
-            )
-        if self.checkpoints_kept < 2:
-            raise ValueError("checkpoints_kept must be at least 2, because the newest may turn out to be damaged")
-        if not 0 < self.hang_seconds <= 1e8:
-            raise ValueError("hang_seconds must be positive and at most 1e8")
-        if self.peak_flops is not None and not 0 < self.peak_flops < math.inf:
-            raise ValueError("peak_flops must be positive")
-        if self.num_loader_workers is not None and self.num_loader_workers < 0:
-            raise ValueError("num_loader_workers must not be negative")
-        if self.num_threads is not None and not 1 <= self.num_threads <= MAX_THREADS:
-            raise ValueError(f"num_threads must be between 1 and {MAX_THREADS}")
-        if self.num_processes is not None and self.num_processes < 1:
-            raise ValueError("num_processes must be at least 1")
 
     def num_checkpoints(self, num_steps: int) -> int:
         """Returns how many checkpoints are on disk at most: those kept, the best, and the one being written."""
@@ -266,12 +224,8 @@ class Tracking(Tracker):
 
     name: str | None = None
     """Name of the run in W&B; by default the last two parts of the path of the run folder."""
-    num_examples: int = 3
+    num_examples: Annotated[int, Ge(0)] = 3
     """Held-out rows per evaluation whose predictions near the end of the row are shown."""
-
-    def __post_init__(self) -> None:
-        if self.num_examples < 0:
-            raise ValueError("num_examples must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,11 +242,8 @@ class PretrainConfig:
     tracking: Tracking = field(default_factory=Tracking)
     dry_run: bool = False
     """Check everything, make two steps, report what the run would do, and write nothing."""
-    more_steps: int | None = None
+    more_steps: Annotated[int, Ge(1)] | None = None
     """Steps to add to a finished run, with new rows and masks; refused in a file, which would add them each time."""
-
-    def __post_init__(self) -> None:
-        check_more_steps(self.more_steps)
 
     def without_effect(self) -> Iterator[Unused]:
         """Yields names of settings that have no effect, with the reason."""

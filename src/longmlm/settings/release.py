@@ -2,11 +2,12 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from longmlm.settings.publishing import Publishing
 
-LEAST_POSITIONS = 8
 SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
 WeightType = Literal["fp32", "bf16", "fp16"]
 SentencePooling = Literal["mean", "cls"]
@@ -16,7 +17,7 @@ SentencePooling = Literal["mean", "cls"]
 class ReleaseRecipe:
     """What is exported; changing it makes a different release."""
 
-    num_positions: int | None = None
+    num_positions: Annotated[int, Ge(8)] | None = None
     """Positions of the released model, by default those trained; only generated positions allow a different number."""
     weights: WeightType = "fp32"
     """Data type of the stored weights."""
@@ -33,8 +34,6 @@ class ReleaseRecipe:
     """Release a long model even if it lost accuracy on short texts, beyond two standard errors; the card says so."""
 
     def __post_init__(self) -> None:
-        if self.num_positions is not None and self.num_positions < LEAST_POSITIONS:
-            raise ValueError(f"num_positions must be at least {LEAST_POSITIONS}")
         if self.max_shard_size is not None and not SIZE.fullmatch(self.max_shard_size):
             raise ValueError(f"max_shard_size must be a size such as 500MB or 5GB, not {self.max_shard_size!r}")
 
