@@ -14,7 +14,6 @@ from longmlm.settings.masking import Masking
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.pretrain import PretrainConfig
-from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.shipped import PACKAGE
 from tests.support.prepare_settings import written
 
@@ -113,12 +112,10 @@ def test_derived_values_follow_what_the_user_sets(mine: str) -> None:
 
 def test_a_stage_table_overrides_and_an_option_wins(mine: str, tmp_path: Path) -> None:
     text = "corpus = []\nlength = 512\n[pretrain.recipe]\nwarmup_steps = 7\nnum_steps = 40\n"
-    text += "[release]\noutput = 'elsewhere'\n"
     text += "[[prepare.recipe.sources]]\ndataset = 'a/b'\nsplit = 'train'\n"
     pipeline = resolved(mine, written(tmp_path, "overlay.toml", text), "--pretrain.recipe.num-steps", "60")
     assert (pipeline.pretrain.recipe.num_steps, pipeline.pretrain.recipe.warmup_steps) == (60, 7)
     assert pipeline.pretrain.runtime.save_every_steps == 5
-    assert (pipeline.release.output, pipeline.evaluate.output) == ("elsewhere", "out/mine/evaluation")
     assert pipeline.prepare.recipe.sources == (Source(dataset="a/b", split="train"),)
     assert pipeline.release.card.languages == (), "the card names those of the rows"
     assert pipeline.prepare.recipe.row_length == pipeline.extend.recipe.num_positions == 512
@@ -206,33 +203,6 @@ def test_a_new_model_needs_no_base_model(tmp_path: Path) -> None:
     assert Path(pipeline.pretrain.start.architecture).is_file()
     assert pipeline.pretrain.start.checkpoint is None
     assert pipeline.release.card.title == "new-64"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("pretrain.recipe.num_step = 3", "unknown key pretrain.recipe.num_step, did you mean num_steps?"),
-        ("[[prepare.recipe.sources]]\nfile = ['a']", "unknown key prepare.recipe.sources.0.file, did you mean files?"),
-        ("lenght = 3", "unknown key lenght, did you mean length?"),
-        ("num_steps = 3", "unknown key num_steps, did you mean pretrain.recipe.num_steps?"),
-        ("[pretain.recipe]\nnum_steps = 3", "unknown key pretain, did you mean pretrain?"),
-        ("[compare]\nseeds = [1]", "compare is only for longmlm compare: move this table to a separate file"),
-        ("[recipe]\nnum_steps = 3", "unknown key recipe, did you mean "),
-        ("pretrain.recipe.num_steps = 0", "pretrain.recipe: num_steps"),
-        ("pretrain = 3", "pretrain: "),
-        ("extend = 3", "extend: "),
-        ("length = 2", "length must be at least 3"),
-        ("extension = false\n[extend.recipe]\nseed = 1", "extend: remove the table of this stage: extension = false"),
-        ("pretrain.start.new_head = true\nevaluate.runtime.rows_per_batch = 1", "evaluate: remove the table"),
-        ("corpus = []", "no text: set corpus"),
-    ],
-)
-def test_a_mistake_is_named_with_its_file_and_key(mine: str, tmp_path: Path, wrong: str, message: str) -> None:
-    overlay = written(tmp_path, "wrong.toml", wrong)
-    for kind in (ResolvedPipeline, ReleaseConfig):
-        error = refusal(mine, overlay, kind=kind)
-        assert error.startswith(f"{mine} + {overlay}: ")
-        assert message in error
 
 
 def test_a_mistake_of_an_option_is_named_without_the_file(mine: str) -> None:

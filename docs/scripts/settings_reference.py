@@ -8,10 +8,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import FEATURES, STAGES
-from longmlm.config import PLACEHOLDER as EXAMPLE
 from longmlm.config import STAGES as PIPELINE_STAGES
 from longmlm.options import OWN_NAME, explanations, named_fields, sections
 from longmlm.settings.masking import UNUSED
+from longmlm.settings.pipeline import PLACEHOLDER as EXAMPLE
 from longmlm.settings.pipeline import Pipeline, stage_tables
 from longmlm.settings.tables import Table, default_of, leaves, table_of
 

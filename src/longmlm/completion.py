@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
-from longmlm.config import base_options
-from longmlm.options import Option, negation, options_of
+from longmlm.options import Option, base_options, negation, options_of
 from longmlm.settings.shipped import SHIPPED
 
 SHELLS = ("bash", "zsh", "fish")

@@ -2,42 +2,45 @@
 
 import functools
 import inspect
+import json
 import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from longmlm.errors import ConfigError, system_error
 from longmlm.escaping import read_user_text
-from longmlm.options import Option, given_options, options_of, sections
+from longmlm.options import STAGES, base_options, given_options, named_arguments, options_of, usage_of
 from longmlm.processes import MPI, has_parent, is_launched
 from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, RunConfig, absent_stages, disagreements, stage_tables
+from longmlm.settings.pipeline import (
+    FOLLOWING,
+    PLACEHOLDER,
+    BesidePipeline,
+    Pipeline,
+    ResolvedPipeline,
+    RunConfig,
+    absent_stages,
+    stage_tables,
+)
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import HIDDEN, Publishing
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
-from longmlm.settings.tables import OPTION_ONLY, Table, merged, nested, table_at, table_of, with_home
+from longmlm.settings.tables import OPTION_ONLY, Table, leaves, merged, nested, table_at, with_arrays, with_home
 from longmlm.training.run_folder import likely_best_checkpoint
-from longmlm.validation import adapter_of, json_of, problem, validated
+from longmlm.validation import adapter_of, problem, validated
 
 Config = TypeVar("Config")
-RUN_SETTINGS = {  # settings that may name a run folder, for its best checkpoint; other stages choose it themselves
-    ExtendConfig: ("base",),
-    PrepareConfig: ("recipe.tokenizer",),
-    PretrainConfig: ("start.tokenizer",),
-    ResolvedPipeline: ("model", "extend.base", "evaluate.base", "prepare.recipe.tokenizer", "pretrain.start.tokenizer"),
-}
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
-OWN = "own settings"  # key of the settings of a command that is no stage, beside the keys of its pipeline
-STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
-PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=1536, output="OUTPUT")  # for base keys with errors
+READ_MODELS = (ExtendConfig, PrepareConfig, PretrainConfig, ResolvedPipeline)  # others choose a run's checkpoint
+FOLLOWS = "unknown key in a pipeline, since it follows from model, revision, length, output or rows: set one of these"
 EXAMPLE = "What follows from base keys is shown for model = MODEL, corpus = TEXT, length = 1536 and output = OUTPUT."
 
 
@@ -47,30 +50,117 @@ def parse(
     """Returns the settings from TOML files, merged in order and overridden by `--section.field value` options.
 
     The files describe the stage, or a pipeline from which its settings are derived; the options are the stage's, and
-    those of a pipeline's keys that the stage does not have. Both override `defaults`. A class may name settings in
-    ARGUMENTS, whose values stand among the files: the last is for the last name, the others for the first. Raises
-    ConfigError with the file or option, the key, and the key that was probably meant.
+    those of a pipeline's keys that the stage does not have. Both override `defaults`. Raises ConfigError with the file
+    or option, the key, and the key that was probably meant.
     """
+    paths, options, usage = _files_and_options(kind, arguments)
+    content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
+    _check_adds_no_steps(content, paths, f"--{OPTION_ONLY.replace('_', '-')} N")
+    base, own = _given(kind, content, options, f"{program} {usage}")
+    if kind is PretrainConfig and _is_pipeline(kind, content):
+        _note_launch({**content, **base}.get("launch"), paths)
+    try:
+        return _checked(_settings(kind, merged(content, base), own))
+    except ConfigError as error:
+        if not paths:
+            raise ConfigError(_with_options_named(str(error))) from None
+        if _is_valid(kind, content):  # an option is wrong
+            raise
+        raise ConfigError(f"{_names_of(paths)}: {error}") from None
+
+
+def _settings(kind: Any, content: Table, own: Table, allows_unused: bool = False) -> Any:
+    """Returns the settings that the content of files describes, with the command's `own` settings over them."""
+    own = _with_paths(kind, own)
+    if issubclass(kind, ResolvedPipeline):
+        return _pipeline(kind, content, own, allows_unused)
+    if not _is_pipeline(kind, content):
+        return _alone(kind, merged(content, own), allows_unused)
+    if issubclass(kind, BesidePipeline):
+        pipeline = _pipeline(ResolvedPipeline, content, {}, allows_unused)
+        return _alone(kind, merged(kind.of_pipeline(pipeline, own), own), allows_unused)
+    stage = STAGES[kind]
+    pipeline = _pipeline(ResolvedPipeline, content, {stage: own}, allows_unused)
+    if (config := getattr(pipeline, stage)) is None:
+        raise ConfigError(f"the pipeline has no stage {stage}: {absent_stages(pipeline, content)[stage]}")
+    return config
+
+
+def _alone(kind: Any, content: Table, allows_unused: bool) -> Any:
+    """Returns the settings that are described without a pipeline."""
+    content = bundled_resolved(_with_paths(kind, content))
+    return validated(kind, with_arrays(content) if kind in STAGES else content, [], allows_unused)
+
+
+def _pipeline(kind: type[ResolvedPipeline], content: Table, own: Table, allows_unused: bool) -> Any:
+    """Returns a pipeline with the settings of all stages: those given, and those that follow from the base keys."""
+    problems = [problem(name, FOLLOWS) for name, _ in leaves(content) if name in FOLLOWING]  # in pydantic's form
+    content = merged(_with_paths(kind, content), own)
+    tables = _derived(content, problems)
+    if kind.HAS_TRIALS:
+        problems += [problem("tables", "remove it: longmlm fills it in")] if "tables" in content else []
+        tables["tables"] = {name: value for name, value in content.items() if name in BASE_KEYS | {*STAGES.values()}}
+    return validated(kind, tables, problems, allows_unused)
+
+
+def _derived(content: Table, problems: list[Any]) -> Table:
+    """Returns a pipeline file's content with the tables of all stages; appends errors in base keys to `problems`."""
+    import pydantic
+
+    base, base_table = PLACEHOLDER, {key: value for key, value in content.items() if key in BASE_KEYS}
+    try:
+        base = adapter_of(Pipeline).validate_json(json.dumps(base_table, default=str), strict=True)
+    except pydantic.ValidationError as error:
+        problems += error.errors(include_url=False)
+        base_table = asdict(base)
+    given = {key: value for key, value in content.items() if key not in BASE_KEYS}
+    problems += [problem(name, reason) for name, reason in base_keys_without_effect(base, given)]
+    for stage, reason in absent_stages(base, given).items():
+        if given.pop(stage, None):
+            problems.append(problem(stage, f"remove the table of this stage: {reason}"))
+    tables = stage_tables(base, given)
+    return {**base_table, **tables, **{name: with_arrays(tables[name]) for name in STAGES.values() if name in tables}}
+
+
+def _with_paths(kind: type, content: Table) -> Table:
+    """Returns settings with the home folder in place of ~, and a best checkpoint in place of a run named as a model.
+
+    Raises CheckpointError if the run has no checkpoint.
+    """
+    return _with_checkpoints(with_home(content)) if issubclass(kind, READ_MODELS) else with_home(content)
+
+
+def _with_checkpoints(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _with_checkpoints(item, name) for name, item in value.items()}
+    is_model = key in ("model", "base", "tokenizer") and isinstance(value, str)
+    return likely_best_checkpoint(value) if is_model else value
+
+
+@contextmanager
+def _naming_files(paths: Sequence[Path]) -> Iterator[None]:
+    """Puts the names of the files before the message of a ConfigError in the block."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{_names_of(paths)}: {error}" if paths else str(error)) from None
+
+
+def _with_options_named(message: str) -> str:
+    named = re.sub(r"[\w.]+(?= is missing)", lambda name: f"--{name[0].replace('_', '-')}", message)
+    return named + ("; a TOML file with these settings may come first" if " is missing" in message else "")
+
+
+def _files_and_options(kind: type, arguments: Sequence[str]) -> tuple[list[Path], list[str], str]:
+    """Returns the files, the options with the settings that stand among the files, and the usage of the arguments."""
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     words, options, usage = arguments[:split_at], arguments[split_at:], "[FILE.toml ...]"
     paths = [_path(name) for name in words]
-    if names := getattr(kind, "ARGUMENTS", ()):
-        others = [name for name, path in zip(words, paths, strict=True) if not _is_toml_path(path)]
-        paths, usage = [path for path in paths if _is_toml_path(path)], f"{usage} {_usage(names)}"
-        options = [*_named_arguments(names, others, options), *options]
-    content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
-    _check_adds_no_steps(content, paths, f"--{OPTION_ONLY.replace('_', '-')} N")
-    tables = merged(content, _given(kind, content, options, f"{program} {usage}"))
-    try:
-        if kind is PretrainConfig and _is_pipeline(kind, content):
-            _note_launch(tables.get("launch"), paths)
-        return _checked(_resolved(kind, tables))
-    except ConfigError as error:
-        if paths:
-            raise ConfigError(str(error) if _is_valid(kind, content) else f"{_names_of(paths)}: {error}") from None
-        options_missing = re.sub(r"[\w.]+(?= is missing)", lambda name: f"--{name[0].replace('_', '-')}", str(error))
-        hint = "; a TOML file with these settings may come first" if " is missing" in options_missing else ""
-        raise ConfigError(options_missing + hint) from None
+    if not issubclass(kind, BesidePipeline):
+        return paths, [*options], usage
+    others = [name for name, path in zip(words, paths, strict=True) if not _is_toml_path(path)]
+    named = named_arguments(kind.ARGUMENTS, others, options)
+    return [path for path in paths if _is_toml_path(path)], [*named, *options], f"{usage} {usage_of(kind.ARGUMENTS)}"
 
 
 def _is_toml_path(path: Path) -> bool:
@@ -78,32 +168,17 @@ def _is_toml_path(path: Path) -> bool:
     return path.suffix == ".toml" and (not re.search(r"\s", str(path)) or path.is_file())
 
 
-def _usage(names: Sequence[str]) -> str:
-    *lists, last = (name.upper() for name in names)
-    return " ".join([*(f"[{name} ...]" for name in lists), f"[{last}]"])
-
-
-def _named_arguments(names: Sequence[str], words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Returns positional arguments as options: the last one with the last name, the others with the first name."""
-    *lists, name = names
-    given = [*(words[-1:] if lists else words), *(word for word in options if word.partition("=")[0] == f"--{name}")]
-    if words and len(given) > 1:
-        raise ConfigError(f"{' and '.join(given)} are both {name}: name one")
-    before = [f"--{lists[0]}", *words[:-1]] if lists and words[:-1] else []
-    return [*before, *(f"--{name}={word}" for word in words[-1:])]
-
-
-def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> Table:
-    """Returns what the options set: the settings of a stage, and in a pipeline also the pipeline's other keys."""
+def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> tuple[Table, Table]:
+    """Returns what the options set: keys of a pipeline that the command does not have, and the command's own."""
     if not arguments:
-        return {}
+        return {}, {}
     in_pipeline = {} if content else stage_tables(PLACEHOLDER, {}).get(STAGES.get(kind, ""), {})
-    listed, is_pipeline = options_of(kind, _help_values(kind, content), in_pipeline), _is_pipeline(kind, content)
-    base = base_options(kind, content) if is_pipeline else []
+    base = base_options(kind, content) if _is_pipeline(kind, content) else []
     is_example = bool(in_pipeline) or (issubclass(kind, ResolvedPipeline) and "length" not in content)
-    given = given_options([*base, *listed], arguments, usage, f"{inspect.getdoc(kind)} {EXAMPLE * is_example}")
-    own = {item.name: given.pop(item.name) for item in fields(kind) if is_pipeline and item.name in given}
-    return given | ({STAGES.get(kind, OWN): own} if own else {})
+    listed = [*base, *options_of(kind, _help_values(kind, content), in_pipeline)]
+    given = given_options(listed, arguments, usage, f"{inspect.getdoc(kind)} {EXAMPLE * is_example}")
+    own = {item.name for item in fields(kind)}
+    return {key: given[key] for key in given.keys() - own}, {key: given[key] for key in given.keys() & own}
 
 
 def _check_adds_no_steps(content: Table, paths: Sequence[Path], remedy: str) -> None:
@@ -125,17 +200,9 @@ def pipeline_of(
     content = functools.reduce(merged, [*tables, nested(overrides)], {})
     files = [Path(str(part)) for part in parts if not isinstance(part, Mapping)]
     _check_adds_no_steps(content, files, f"{OPTION_ONLY}=N")
-    try:
-        return _checked(_resolved(RunConfig, content | ({} if more_steps is None else {OPTION_ONLY: more_steps})))
-    except ConfigError as error:
-        raise ConfigError(f"{_names_of(files)}: {error}" if files and not overrides else str(error)) from None
-
-
-def base_options(kind: Any, content: Table) -> list[Option]:
-    """Returns the options for a pipeline's base keys, if the command takes pipeline files."""
-    unused = {"until"} if kind is PretrainConfig else {"until", "launch"}
-    has_pipeline = kind in STAGES or hasattr(kind, "of_pipeline")
-    return [one for one in options_of(Pipeline, content, {}) if one.setting not in unused] if has_pipeline else []
+    own = {} if more_steps is None else {OPTION_ONLY: more_steps}
+    with _naming_files([] if overrides else files):
+        return _checked(_settings(RunConfig, content, own))
 
 
 def resolved_pipeline(tables: Table) -> ResolvedPipeline:
@@ -143,7 +210,7 @@ def resolved_pipeline(tables: Table) -> ResolvedPipeline:
 
     Settings without effect are allowed: trials set some for every arm.
     """
-    return _resolved(ResolvedPipeline, tables, allows_unused=True)
+    return _settings(ResolvedPipeline, tables, {}, allows_unused=True)
 
 
 def _note_launch(launch: object, paths: Sequence[Path]) -> None:
@@ -182,15 +249,13 @@ def read(kind: type[Config], paths: Sequence[Path]) -> Config:
     Settings without effect are allowed: records of earlier runs may have some.
     """
     content = functools.reduce(merged, map(_toml, paths), {})
-    try:
-        return _resolved(kind, content, allows_unused=True)
-    except ConfigError as error:
-        raise ConfigError(f"{_names_of(paths)}: {error}") from None
+    with _naming_files(paths):
+        return _settings(kind, content, {}, allows_unused=True)
 
 
 def _is_valid(kind: Any, content: Table) -> bool:
     with suppress(ConfigError):
-        return bool(_resolved(kind, content))
+        return bool(_settings(kind, content, {}))
     return False
 
 
@@ -221,71 +286,5 @@ def _toml(path: Path) -> Table:
 def _is_pipeline(kind: type, content: Mapping[str, Any]) -> bool:
     """Returns whether the settings given for a stage are a pipeline: they have a key that only pipelines have."""
     own = {item.name for item in fields(kind)}
-    has_pipeline = kind in STAGES or hasattr(kind, "of_pipeline")
+    has_pipeline = kind in STAGES or issubclass(kind, BesidePipeline)
     return has_pipeline and bool((BASE_KEYS | set(STAGES.values())) - own & content.keys())
-
-
-def _resolved(kind: Any, content: Table, allows_unused: bool = False) -> Any:
-    """Returns the settings of this kind, validated; raises ConfigError with all errors in one line.
-
-    A setting without effect is an error unless `allows_unused`.
-    """
-    content = with_home(content)
-    is_pipeline_command = issubclass(kind, ResolvedPipeline)
-    if not (_is_pipeline(kind, content) or is_pipeline_command):
-        return validated(kind, bundled_resolved(_with_checkpoints(content, kind)), [], allows_unused)
-    content = _with_checkpoints(content, ResolvedPipeline)
-    problems: list[Any] = []  # in pydantic's form
-    own = content.pop(OWN, {}) if hasattr(kind, "of_pipeline") else {}
-    derived = _derived(content, problems)
-    if is_pipeline_command and kind.HAS_TRIALS:
-        if "tables" in content:
-            problems.append(problem("tables", "remove it: longmlm fills it in"))
-        added = {item.name for item in fields(kind)} - {item.name for item in fields(ResolvedPipeline)}
-        derived["tables"] = {key: value for key, value in content.items() if key not in added}
-    pipeline = validated(kind if is_pipeline_command else ResolvedPipeline, derived, problems, allows_unused)
-    if hasattr(kind, "of_pipeline"):
-        return validated(kind, bundled_resolved(merged(kind.of_pipeline(pipeline, own), own)), [])
-    if is_pipeline_command:
-        if contradictions := "; ".join(disagreements(pipeline)):
-            raise ConfigError(contradictions)
-        return pipeline
-    config = getattr(pipeline, STAGES[kind])
-    if config is None:
-        raise ConfigError(f"the pipeline has no stage {STAGES[kind]}: {absent_stages(pipeline, content)[STAGES[kind]]}")
-    return config
-
-
-def _with_checkpoints(content: Table, kind: type) -> Table:
-    """Returns settings in which the path of a run's best checkpoint takes the place of a run folder.
-
-    Raises CheckpointError if the run has no checkpoint.
-    """
-    names = RUN_SETTINGS.get(kind, ())
-    if "model" in names and content.get("model") == table_at(content, "pretrain", "start").get("checkpoint"):
-        names = (*names, "pretrain.start.checkpoint")
-    for name in names:
-        *tables, last = name.split(".")
-        value = table_at(content, *tables).get(last)
-        if isinstance(value, str) and (path := likely_best_checkpoint(value)) != value:
-            content = merged(content, table_of(name, path))
-    return content
-
-
-def _derived(content: Table, problems: list[Any]) -> Table:
-    """Returns a pipeline file's content with the tables of all stages; appends errors in base keys to `problems`."""
-    import pydantic
-
-    base_table = {key: value for key, value in content.items() if key in BASE_KEYS}
-    base = PLACEHOLDER
-    try:
-        base = adapter_of(Pipeline).validate_json(json_of(base_table), strict=True)
-    except pydantic.ValidationError as error:
-        problems += error.errors(include_url=False)
-        base_table = asdict(base)
-    given = {key: value for key, value in content.items() if key not in BASE_KEYS}
-    problems += [problem(name, reason) for name, reason in base_keys_without_effect(base, given)]
-    for stage, reason in absent_stages(base, given).items():
-        if given.pop(stage, None):
-            problems.append(problem(stage, f"remove the table of this stage: {reason}"))
-    return {**base_table, **stage_tables(base, given)}

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from longmlm.errors import ConfigError
 from longmlm.settings.masking import UNUSED
+from longmlm.settings.pipeline import FOLLOWING, BesidePipeline, Pipeline, ResolvedPipeline
 from longmlm.settings.publishing import redacted_settings
 from longmlm.settings.tables import Table, default_of, nested
 
@@ -83,15 +84,40 @@ def given_options(listed: Sequence[Option], arguments: Sequence[str], usage: str
     return nested(values)
 
 
+def usage_of(names: Sequence[str]) -> str:
+    """Returns how settings that stand among the files are shown in the usage of a command."""
+    *lists, last = (name.upper() for name in names)
+    return " ".join([*(f"[{name} ...]" for name in lists), f"[{last}]"])
+
+
+def named_arguments(names: Sequence[str], words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Returns positional arguments as options: the last one with the last name, the others with the first name.
+
+    Raises ConfigError for a setting that an option sets too.
+    """
+    *lists, name = names
+    given = [*(words[-1:] if lists else words), *(word for word in options if word.partition("=")[0] == f"--{name}")]
+    if words and len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} are both {name}: name one")
+    before = [f"--{lists[0]}", *words[:-1]] if lists and words[:-1] else []
+    return [*before, *(f"--{name}={word}" for word in words[-1:])]
+
+
 def sections(item: Field) -> Iterator[type]:
     """Yields the dataclass of a setting that is a section, or an array of sections; nothing for other settings."""
     types: tuple[Any, ...] = (item.type, *get_args(item.type))
     yield from (part for part in types if isinstance(part, type) and is_dataclass(part))
 
 
+STAGES: dict[type, str] = {kind: item.name for item in fields(ResolvedPipeline) for kind in sections(item)}
+
+
 def named_fields(kind: Any, prefix: str = "") -> Iterator[tuple[str, Field]]:
-    """Yields every setting and section with its dotted name; those of several tables once, as recipe.sources.files."""
-    for item in fields(kind):
+    """Yields every setting and section with its dotted name; those of several tables once, as recipe.sources.files.
+
+    Those that follow from the base keys of a pipeline are left out.
+    """
+    for item in (item for item in fields(kind) if f"{prefix}{item.name}" not in FOLLOWING):
         yield f"{prefix}{item.name}", item
         for part in sections(item):
             own_name = f"{OWN_NAME}." if get_origin(item.type) is dict else ""
@@ -124,7 +150,7 @@ def options_of(
     for item in fields(kind):
         part, value, derived = next(sections(item), None), shown.get(item.name), in_pipeline.get(item.name)
         name = f"{prefix}{item.name}"
-        if get_origin(item.type) is dict:  # tables whose names the user chooses: only files have them
+        if name in FOLLOWING or get_origin(item.type) is dict:  # tables whose names the user chooses stand in files
             continue
         if part is None:
             text = f"{texts.get(item.name, '')} {_hint(item, shown, derived)}"
@@ -137,6 +163,13 @@ def options_of(
             hidden = {f"{name}.{one}" for one in item.metadata.get(UNUSED, ())}
             for option in options_of(part, inner, elsewhere, f"{name}."):
                 yield replace(option, help=argparse.SUPPRESS) if option.setting in hidden else option
+
+
+def base_options(kind: Any, content: Table) -> list[Option]:
+    """Returns the options for a pipeline's base keys, if the command takes pipeline files."""
+    unused = {"until"} if STAGES.get(kind) == "pretrain" else {"until", "launch"}
+    has_pipeline = kind in STAGES or issubclass(kind, BesidePipeline)
+    return [one for one in options_of(Pipeline, content, {}) if one.setting not in unused] if has_pipeline else []
 
 
 def negation(name: str) -> str:

@@ -7,10 +7,9 @@ from dataclasses import MISSING, Field, fields
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-from longmlm.config import PLACEHOLDER
 from longmlm.options import explanations, sections
 from longmlm.settings.masking import UNUSED
-from longmlm.settings.pipeline import ResolvedPipeline, stage_tables
+from longmlm.settings.pipeline import FOLLOWING, PLACEHOLDER, ResolvedPipeline, stage_tables
 from longmlm.settings.tables import FILLED_IN, OPTION_ONLY, OVERLAY_OF, VALUES_OF, Table, default_of
 from longmlm.validation import adapter_of
 
@@ -30,21 +29,21 @@ def _derived(kind: type) -> Table:
     return dict(stage_tables(PLACEHOLDER, {})) if issubclass(kind, ResolvedPipeline) else {}
 
 
-def _table(kind: Any, derived: Mapping[str, Any], unused: Collection[str] = ()) -> Table:
+def _table(kind: Any, derived: Mapping[str, Any], prefix: str = "", unused: Collection[str] = ()) -> Table:
     """Returns the schema of a table without `unused` settings; no defaults are given for the settings in `derived`."""
     texts, properties = explanations(kind), {}
-    for item in fields(kind):
+    for item in (item for item in fields(kind) if f"{prefix}{item.name}" not in FOLLOWING):
         if item.metadata.get(FILLED_IN) or item.name in (OPTION_ONLY, *unused):
             continue
         inner = derived.get(item.name)
-        schema = _of_field(item, inner if isinstance(inner, Mapping) else {})
+        schema = _of_field(item, inner if isinstance(inner, Mapping) else {}, f"{prefix}{item.name}.")
         text = {"description": texts[item.name]} if item.name in texts else {}
         default = {} if item.name in derived or any(sections(item)) else _default(item)
         properties[item.name] = {**schema, **text, **default}
     return {"description": _paragraph(kind), "type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _of_field(item: Field, derived: Mapping[str, Any]) -> Table:
+def _of_field(item: Field, derived: Mapping[str, Any], prefix: str) -> Table:
     if kind := item.metadata.get(OVERLAY_OF):
         return {"type": "object", "additionalProperties": _table(kind, _derived(kind))}
     if kind := item.metadata.get(VALUES_OF):
@@ -53,7 +52,7 @@ def _of_field(item: Field, derived: Mapping[str, Any]) -> Table:
         return adapter_of(_without_none(item.type)).json_schema()
     if get_origin(item.type) is dict:
         return {"type": "object", "additionalProperties": _table(kind, {})}
-    schema = _table(kind, derived, item.metadata.get(UNUSED, ()))
+    schema = _table(kind, derived, prefix, item.metadata.get(UNUSED, ()))
     return _array(schema) if get_origin(item.type) is tuple else schema
 
 

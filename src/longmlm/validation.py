@@ -14,7 +14,7 @@ from longmlm.errors import ConfigError
 from longmlm.options import OWN_NAME, named_fields, sections
 from longmlm.settings.effects import settings_without_effect
 from longmlm.settings.publishing import redacted_address
-from longmlm.settings.tables import Table, with_arrays
+from longmlm.settings.tables import Table
 
 NEEDED = {  # by pydantic's type of error
     "bool_type": "true or false",
@@ -35,7 +35,6 @@ BOUNDS = {  # by pydantic's type of error: the key of the bound, and what the va
 UNION_TAG = re.compile(r"float|int|str|(dict|tuple)\[.*\]")  # names the tried type of a union behind the setting's name
 CHECK = "value_error"  # pydantic's type of an error that a class of settings raises
 MAX_SHOWN = 60  # characters of a wrong value
-OVERLAID = ("compare", "tables", "arms")  # numbers as keys are no array indices: merged later, or names of the user's
 
 
 def validated(kind: Any, content: Table, problems: list[Any], allows_unused: bool = False) -> Any:
@@ -46,7 +45,7 @@ def validated(kind: Any, content: Table, problems: list[Any], allows_unused: boo
     """
     import pydantic
 
-    config, text = None, json_of(_with_sections(kind, content))
+    config, text = None, json.dumps(_with_sections(kind, content), default=str)
     has_stand_ins = any(one["type"] for one in problems)
     try:
         config = adapter_of(kind).validate_json(text, strict=True, extra="forbid")
@@ -71,12 +70,6 @@ def adapter_of(kind: Any) -> Any:
 def problem(name: str, message: str) -> dict[str, Any]:
     """Returns an error of the setting with this dotted name, in pydantic's form."""
     return {"type": "", "loc": (name,), "msg": message}
-
-
-def json_of(content: Table) -> str:
-    """Returns settings as JSON, with arrays in place of tables with numbers as keys."""
-    tables = {key: value if key in OVERLAID else with_arrays(value) for key, value in content.items()}
-    return json.dumps(tables, default=str)
 
 
 def _with_sections(kind: Any, content: Mapping[str, Any]) -> Table:

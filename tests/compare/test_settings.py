@@ -55,7 +55,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "compare = {search.pretrain.recipe.num_steps = [5, 9], arms.c.pretrain.recipe.num_steps = 7}",
             "arms.c sets pretrain.recipe.num_steps, which search tries for every arm: remove one of them",
         ),
-        ('compare.arms.c.pretrain.rows = "x"', "arms.c.pretrain.rows: remove it: trials are trained on the rows that"),
+        ('compare.arms.c.rows = "x"', "arms.c.rows: remove it: trials are trained and evaluated on the rows that"),
         (
             'compare.control = "a"',
             "control = a trains the base model at its own length: set extension = false and length",

@@ -7,15 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.errors import ConfigError, PositionsError
+from longmlm.errors import PositionsError
 from longmlm.model.position_table import (
     extended_table,
     hierarchical_table,
     sinusoidal_table,
     stretched_table,
 )
-from longmlm.settings.extend import ExtendRecipe
-from longmlm.validation import validated
 from tests.support.tiny import tiny_extension
 
 CHANGES_ROWS = {"hierarchical": False, "tile": False, "fitted": True, "distilled": True}
@@ -89,15 +87,6 @@ def test_n_rows_extend_to_more_and_to_n_times_n_at_most(initialisation: str) -> 
         limit = 16 if num_positions > 4 else 4
         with pytest.raises(PositionsError, match=f"num_positions = {num_positions}: .* {limit} "):
             extend(base, num_positions, initialisation)
-
-
-@pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, -0.1, math.nan])
-def test_alpha_without_a_decomposition_is_refused(alpha: float) -> None:
-    settings = {"num_positions": 9, "initialisation": "hierarchical"}
-    with pytest.raises(ConfigError, match="alpha must"):
-        validated(ExtendRecipe, {**settings, "alpha": alpha}, [])
-    for sound in (0.0, 0.4, 0.49, 0.51, 0.99):
-        assert ExtendRecipe(num_positions=9, initialisation="hierarchical", alpha=sound).alpha == sound
 
 
 @pytest.mark.parametrize("width", [16, 17, 32])

@@ -90,7 +90,6 @@ REJECTED = {  # command: what its error names
     f"run --model {MINI} --corpus no.txt {PIPELINE}": "no.txt",
     **{f"{command} --model {MINI} --corpus text.txt --length 100 --output new": "100" for command in ("plan", "run")},
     **{f"{command} --model {MINI} --corpus {TEXT} {PIPELINE} --no-extension": "128" for command in ("plan", "run")},
-    f"run --model {MINI} --corpus {TEXT} {PIPELINE} --prepare.recipe.row-length 2048": "2048",
     **{f"{command} --model {MINI} --corpus text.txt {PIPELINE}": "one document" for command in ("plan", "run")},
     f"run --model {MINI} --corpus text.txt --length long --output new": "length",
     "compare arms.toml": "./nope",

@@ -9,14 +9,12 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import longmlm
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.errors import ConfigError
 from longmlm.model import families
 from longmlm.model.loading import load_model, meta_model
 from longmlm.model.window import Window
 from longmlm.model.window_attention import window_of
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.stages.extend import extend
-from longmlm.validation import validated
 from tests.support.tiny import LONG_POSITIONS, World, held_out, mark_trained
 
 Run = Callable[..., tuple[int, str, str]]
@@ -135,18 +133,3 @@ def test_more_local_layers_than_the_model_has_are_refused(world: World, tmp_path
     assert code == 2
     assert warned == "error: local_layers = 3, but the model has 2 layers: set fewer\n"
     assert not (tmp_path / "long").exists()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"attention_window": 0}, "attention_window must be at least 1"),
-        ({"num_global_tokens": 2}, "num_global_tokens has no effect without attention_window"),
-        ({"local_layers": 2}, "local_layers has no effect without attention_window"),
-        ({"attention_window": 4, "local_layers": 0}, "local_layers must be at least 1"),
-        ({"attention_window": 4, "num_global_tokens": -1}, "num_global_tokens must be at least 0"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        validated(ExtendRecipe, {"num_positions": LONG_POSITIONS, **wrong}, [])

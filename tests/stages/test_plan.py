@@ -115,7 +115,7 @@ def test_the_corpus_is_measured_once(planned, monkeypatch):
 
 def test_rows_that_exist_make_counts_and_epochs_exact(planned, world):
     rows = open_rows(world.rows, "train")
-    lines = planned("--prepare.output", str(world.rows))
+    lines = planned("--rows", str(world.rows))
     kind, text = lines["rows"]
     assert kind == lines["steps"][0] == "exact"
     assert f"{len(rows):,} rows of {LONG_POSITIONS} tokens, {rows.mean_fill:.1%} full" in text
@@ -126,12 +126,12 @@ def test_rows_that_exist_make_counts_and_epochs_exact(planned, world):
 
 def test_the_sources_of_rows_are_said_with_how_often_each_is_seen(planned, world, tmp_path):
     rows = mixed_rows(world.rows, tmp_path / "mixed", 0.98, 0.02)
-    known, text = planned("--prepare.output", str(rows))["sources"]
+    known, text = planned("--rows", str(rows))["sources"]
     assert known == "exact"
     seen = [re.fullmatch(r"(\w+) ([\d.]+) times, ([\d.]+)% of the tokens", part) for part in text.split("; ")]
     assert all(seen) and [one[1] for one in seen] == ["novels", "laws"]
     assert seen[0][2] == seen[1][2] and float(seen[0][3]) + float(seen[1][3]) == pytest.approx(100)
-    assert "sources" not in planned("--prepare.output", str(world.rows))
+    assert "sources" not in planned("--rows", str(world.rows))
 
 
 def long_model(world: World) -> list[str]:
@@ -257,7 +257,7 @@ def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
         with pytest.raises(DataError, match=reason):
             planned("--corpus", str(tmp_path / "bad.jsonl"))
     with pytest.raises(DataError, match=f"holds rows of {LONG_POSITIONS} tokens, but the pipeline has"):
-        planned("--prepare.output", str(world.rows), "--length", str(LONG_POSITIONS + 8))
+        planned("--rows", str(world.rows), "--length", str(LONG_POSITIONS + 8))
 
 
 def test_a_model_that_only_gets_new_tokens_is_planned(planned, tmp_path):

@@ -116,8 +116,7 @@ def test_a_finished_pipeline_may_be_run_again_up_to_an_earlier_stage(folder: Pat
         staleness.check_results(settings("--until", until))
 
 
-@pytest.mark.parametrize("positions", [(), ("--extend.recipe.num-positions", "40")])
-def test_terms_are_those_of_the_long_model(folder: Path, positions: tuple[str, ...]) -> None:
+def test_terms_are_those_of_the_long_model(folder: Path) -> None:
     terms = folder.parent / "terms.txt"
     terms.write_text("myocarditis\n", encoding="utf-8")
     config = settings("--extend.recipe.add-tokens", "terms.txt")

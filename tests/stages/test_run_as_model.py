@@ -86,11 +86,9 @@ def test_a_launch_that_pretrain_does_not_use_is_named(mine: str, is_launched: bo
             parse(PrepareConfig, [mine, *option])
 
 
-def test_a_run_folder_is_a_checkpoint_in_every_setting_of_a_pipeline(run_folder: Path, mine: str) -> None:
+def test_a_run_folder_is_a_checkpoint_in_the_options_of_a_stage(run_folder: Path, mine: str) -> None:
     run, best = str(run_folder), str(run_folder / "checkpoints" / "step-00000001")
-    options = ["--evaluate.base", run, "--prepare.recipe.tokenizer", run, "--extend.base", run]
-    config = parse(ResolvedPipeline, [mine, *options])
-    assert config.evaluate.base == config.extend.base == config.prepare.recipe.tokenizer == best
-    own = parse(ResolvedPipeline, [mine, "--no-extension", "--pretrain.start.checkpoint", run])
-    assert own.pretrain.start.checkpoint == own.model == best
+    own = parse(ResolvedPipeline, [mine, "--no-extension"])
+    assert own.pretrain.start.checkpoint == own.evaluate.base == own.model == best
+    assert parse(PrepareConfig, [mine, "--recipe.tokenizer", run]).recipe.tokenizer == best
     assert parse(ExtendConfig, [mine, "--base", run]).base == best

@@ -25,6 +25,7 @@ import tomli_w
 
 from longmlm.errors import ArtifactError
 from longmlm.folders import parse_json, write_json
+from longmlm.settings.pipeline import ResolvedPipeline, written_settings
 from longmlm.settings.publishing import redacted_settings
 from longmlm.settings.shipped import is_same_path
 from longmlm.settings.tables import leaves
@@ -166,7 +167,8 @@ def _adapter(kind: type[Artifact]) -> Any:
 
 def to_toml(config: Any) -> str:
     """Returns the settings as TOML that `read` accepts, without passwords; settings that are None are left out."""
-    return tomli_w.dumps(redacted_settings(present(asdict(config))))
+    settings = written_settings(config) if isinstance(config, ResolvedPipeline) else asdict(config)
+    return tomli_w.dumps(redacted_settings(present(settings)))
 
 
 def present(value: Any) -> Any:

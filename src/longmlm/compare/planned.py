@@ -37,7 +37,6 @@ from longmlm.training.run_folder import CHECKPOINTS
 
 FOLDER = "compare"
 RESULTS = (("run", RunSummary.FILE), ("evaluation", Evaluation.FILE))  # in the folder of a trial, of its last stage
-DERIVED_FROM_LENGTH = (("prepare", "row_length"), ("extend", "num_positions"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ class Variant:
 
 
 def variant(config: ComparedPipeline, trial: Trial) -> Variant:
-    """Returns a variant of the pipeline; raises ConfigError if it is no valid one, or writes outside its folder."""
+    """Returns a variant of the pipeline; raises ConfigError if it is no valid one."""
     arm, folder = trial.arm, trial.folder_in(Path(config.output) / FOLDER)
     recipe = {"recipe": {"seed": trial.seed}}
     own: Table = {
@@ -103,11 +102,6 @@ def variant(config: ComparedPipeline, trial: Trial) -> Variant:
         tables = merged(tables, {"extend": recipe})
     resolved = _resolved(arm, tables)
     _check_effects(config, arm, resolved)
-    for name, stage in resolved.stages.items():
-        if not result_of(stage).resolve().is_relative_to(folder.resolve()):
-            raise ConfigError(
-                f"arm {arm}: {name} must not write to {result_of(stage)}: leave the folder out of the arm"
-            )
     if config.compare.until not in resolved.stages:
         raise ConfigError(f"arm {arm}: until = evaluate, but there is no base model with an MLM head to compare with")
     tables = merged(tables, rows_tables(config, resolved))
@@ -131,8 +125,7 @@ def best_pipeline(config: ComparedPipeline, best: Arm) -> Table:
     """Returns the user's pipeline with an arm and the values chosen for it."""
     tables = _with_values(config, config.tables, best.name, best.values)
     rows = rows_tables(config, resolved := _resolved(best.name, tables))
-    own_rows = rows["prepare"]["output"] != resolved.prepare.output
-    return _used(merged(tables, rows) if own_rows else tables, resolved)
+    return _used(merged(tables, rows) if rows["rows"] != resolved.prepare.output else tables, resolved)
 
 
 def combinations(config: ComparedPipeline, arm: str) -> list[Values]:
@@ -152,28 +145,16 @@ def rows_tables(config: ComparedPipeline, pipeline: ResolvedPipeline) -> Table:
     if pipeline.prepare.recipe != config.prepare.recipe:
         name = sha256_of_json(result_settings(pipeline.prepare)["recipe"])[:8]
         folder = str(Path(config.output) / FOLDER / f"rows-{name}")
-    readers = ("pretrain", "release", *(["evaluate"] if pipeline.evaluate else []))
-    return {"prepare": {"output": folder}, **{stage: {"rows": folder} for stage in readers}}
+    return {"rows": folder}
 
 
 def _without_results(config: ComparedPipeline) -> Table:
-    """Returns the pipeline as given, without where its results go: folders, trackers, hubs and the release."""
-    stages = [config.prepare, config.pretrain, config.release, config.extend, config.evaluate]
-    folders = {os.path.realpath(result_of(stage)) for stage in stages if stage is not None}
-    tables = {name: _without_paths(value, folders) for name, value in config.tables.items() if name != "release"}
+    """Returns the pipeline as given, without where its results go: shared rows, trackers, hubs and the release."""
+    tables = {name: value for name, value in config.tables.items() if name not in ("release", "rows")}
     for stage, names in {"prepare": [item.name for item in fields(Publishing)], "pretrain": ["tracking"]}.items():
         if stage in tables:
             tables[stage] = {name: value for name, value in tables[stage].items() if name not in names}
     return tables
-
-
-def _without_paths(value: Any, paths: set[str]) -> Any:
-    if not isinstance(value, dict):
-        return value
-    kept = {
-        name: item for name, item in value.items() if not (isinstance(item, str) and os.path.realpath(item) in paths)
-    }
-    return {name: _without_paths(item, paths) for name, item in kept.items()}
 
 
 def _with_values(config: ComparedPipeline, tables: Table, arm: str, values: Mapping[str, Any]) -> Table:
@@ -189,11 +170,6 @@ def _with_values(config: ComparedPipeline, tables: Table, arm: str, values: Mapp
     for name, users in USED_BY.items():  # an arm cannot remove what only the pipeline's own initialisation uses
         if initialisation not in users and name not in table_at(own, "extend", "recipe"):
             tables = without(tables, f"extend.recipe.{name}")
-    if "length" in {**overlay, **values}:
-        for stage, name in DERIVED_FROM_LENGTH:
-            if table_at(tables, stage, "recipe").get(name) == config.length:
-                recipe = {key: value for key, value in tables[stage]["recipe"].items() if key != name}
-                tables = {**tables, stage: {**tables[stage], "recipe": recipe}}
     if arm == config.compare.control:
         tables = merged(tables, {"pretrain": {"recipe": {"batch_tokens": config.pretrain.recipe.batch_tokens}}})
     return merged(tables, own)

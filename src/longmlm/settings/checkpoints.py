@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.pipeline import BesidePipeline, ResolvedPipeline
 from longmlm.settings.tables import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointsConfig:
+class CheckpointsConfig(BesidePipeline):
     """Lists or verifies the checkpoints of a run, or exports one of them.
 
     For example: longmlm checkpoints out/mine/run --action verify
@@ -32,6 +32,6 @@ class CheckpointsConfig:
             raise ValueError(f"step is the checkpoint to export; {self.action} shows all of them: remove it")
 
     @staticmethod
-    def of_pipeline(pipeline: ResolvedPipeline, _own: Table) -> Table:
+    def of_pipeline(pipeline: ResolvedPipeline, own: Table) -> Table:  # noqa: ARG004
         """Returns what follows from a pipeline."""
         return {"run": pipeline.pretrain.run}

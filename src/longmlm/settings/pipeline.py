@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,19 +14,12 @@ from longmlm.settings.prepare import PrepareConfig, source_names
 from longmlm.settings.pretrain import PretrainConfig, weights_problem
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.shipped import BUNDLED, bundled_resolved, is_same_path
-from longmlm.settings.tables import Table, Unused, merged, nested, table_at, with_arrays
+from longmlm.settings.tables import Table, Unused, merged, nested, table_at, with_arrays, without
 
-OUTPUT_SETTINGS = (  # stage, the setting that holds its output path, the default folder name
-    ("prepare", "output", "rows"),
-    ("extend", "output", "long"),
-    ("pretrain", "run", "run"),
-    ("evaluate", "output", "evaluation"),
-    ("release", "output", "release"),
-)
+FOLDERS = ("rows", "long", "run", "evaluation", "release")  # in the output folder of a pipeline
 NUM_STEPS = 3000
 ROWS_PER_STEP = 64
 StageName = Literal["extend", "prepare", "pretrain", "evaluate", "release"]
-Follower = tuple[str, object, str]  # a setting and its value, and one of a stage that must have the same
 StageConfig = PrepareConfig | ExtendConfig | PretrainConfig | EvaluateConfig | ReleaseConfig
 
 
@@ -42,6 +36,8 @@ class Pipeline:
     """Positions of the long model, and tokens per row."""
     output: str
     """Folder for all results."""
+    rows: str | None = None
+    """Folder for the rows, which pipelines with the same rows may share; by default `rows` in the output folder."""
     revision: str | None = None
     """Branch, tag or commit of a base model on the hub."""
     language: str = "en"
@@ -81,16 +77,31 @@ class ResolvedPipeline(Pipeline):
     evaluate: EvaluateConfig | None = None
 
     def __post_init__(self) -> None:
-        files = [source.files for source in self.prepare.recipe.sources]
-        if self.corpus and tuple(bundled_resolved(self.corpus)) not in files:
-            raise ValueError(
+        if contradictions := "; ".join(self._contradictions()):
+            raise ValueError(contradictions)
+
+    def _contradictions(self) -> Iterator[str]:
+        """Yields a line for each setting of a stage that contradicts a base key, or one of another stage."""
+        sources, recipe, start = self.prepare.recipe.sources, self.pretrain.recipe, self.pretrain.start
+        if self.corpus and tuple(bundled_resolved(self.corpus)) not in [source.files for source in sources]:
+            yield (
                 "corpus and prepare.recipe.sources both name the text, and only the latter would be read: remove one "
                 "of them (corpus = [] removes that of an earlier file), or list the corpus as one of the sources"
             )
         if self.extend and self.evaluate and self.extend.recipe.new_head:
-            raise ValueError(
+            yield (
                 "extend.recipe.new_head leaves no base model to evaluate: train the head at the model's own length "
                 "first, with extension = false and new_head = true under [pretrain.start]"
+            )
+        if self.model is not None and start.architecture is not None:
+            yield "model and pretrain.start.architecture both say what is trained: remove one of them"
+        trained = [name for name, one in zip(source_names(sources), sources, strict=True) if not one.held_out]
+        if recipe.weights and (problem := weights_problem(recipe.weights, trained)):
+            yield f"pretrain.recipe.{problem}"
+        if recipe.pairs and not self.prepare.recipe.pairs:
+            yield (
+                "pretrain.recipe.pairs needs rows that record sentences, but prepare.recipe.pairs is false: set it to "
+                'true, with prepare.recipe.packing = "doc-sentences", or remove [pretrain.recipe.pairs]'
             )
 
     def without_effect(self) -> Iterator[Unused]:
@@ -113,16 +124,62 @@ class ResolvedPipeline(Pipeline):
 
 
 def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
-    """Returns the settings of each stage, as TOML tables: what follows from `base`, with `given` merged over it."""
-    chosen = merged(recommended(base, given), given)
-    tables = merged(_wiring(base, chosen), chosen)
-    text = {"text_fields": [*base.text_fields]} if base.text_fields else {"text_field": base.text_field}
+    """Returns the settings of each stage, as TOML tables: `given`, over what is recommended and follows from `base`."""
+    absent = absent_stages(base, given)
+    text: Table = {"prepare.recipe.sources": [{"files": [*base.corpus]}] if base.corpus else []}
+    if "sources" not in table_at(given, "prepare", "recipe"):  # those have languages of their own
+        text["release.card.languages"] = [base.language]
+    chosen = merged(nested(text), merged(recommended(base, given), given))
+    followed = {name: value for name, value in following(base, chosen).items() if value is not None}
+    tables = _with_languages(base, merged(nested(followed), chosen))
+    return {stage: bundled_resolved(table) for stage, table in tables.items() if stage not in absent}
+
+
+def following(base: Pipeline, chosen: Mapping[str, Any]) -> dict[str, object]:
+    """Returns the settings of stages that no file sets, by dotted name; None for one that the pipeline leaves out.
+
+    They follow from the base keys: a stage reads what earlier ones write. `chosen` has the other settings.
+    """
+    rows, long, run, evaluation, release = (str(Path(base.output) / name) for name in FOLDERS)
+    rows, absent, start = base.rows or rows, absent_stages(base, chosen), table_at(chosen, "pretrain", "start")
+    is_distilled = table_at(chosen, "extend", "recipe").get("initialisation") == "distilled"
+    trained, revision = (base.model, base.revision) if "extend" in absent else (long, None)
+    tokenizer = f"{base.model}@{base.revision}" if base.revision else base.model or start.get("tokenizer")
+    return {
+        "prepare.output": rows,
+        "prepare.recipe.tokenizer": long if _adds_tokens(chosen) else tokenizer,
+        "prepare.recipe.row_length": base.length,
+        "extend.base": base.model,
+        "extend.revision": base.revision,
+        "extend.rows": rows if base.extension and is_distilled else None,
+        "extend.output": long,
+        "extend.recipe.num_positions": base.length if base.extension else None,
+        "pretrain.rows": rows,
+        "pretrain.run": run,
+        "pretrain.start.checkpoint": None if "architecture" in start else trained,
+        "pretrain.start.revision": None if "architecture" in start else revision,
+        "evaluate.rows": rows,
+        "evaluate.base": base.model,
+        "evaluate.long_before": long if base.extension else None,
+        "evaluate.long_after": run,
+        "evaluate.run": run,
+        "evaluate.output": evaluation,
+        "release.rows": rows,
+        "release.model": run,
+        "release.evaluation": None if "evaluate" in absent else evaluation,
+        "release.output": release,
+    }
+
+
+def _with_languages(base: Pipeline, tables: Table) -> Table:
+    """Returns the tables of the stages, in which each source has the language and text fields that it does not name."""
     sources = with_arrays(table_at(tables, "prepare", "recipe").get("sources"))
-    if isinstance(sources, list) and all(isinstance(source, dict) for source in sources):
-        own = [{} if {"text_field", "text_fields"} & source.keys() else text for source in sources]
-        sources = [{"language": base.language, **fields, **source} for fields, source in zip(own, sources, strict=True)]
-        tables = merged(tables, {"prepare": {"recipe": {"sources": sources}}})
-    return bundled_resolved(tables)
+    if not isinstance(sources, list) or not all(isinstance(source, dict) for source in sources):
+        return tables  # the error is reported on validation
+    text = {"text_fields": [*base.text_fields]} if base.text_fields else {"text_field": base.text_field}
+    texts = [{} if {"text_field", "text_fields"} & source.keys() else text for source in sources]
+    sources = [{"language": base.language, **text, **source} for text, source in zip(texts, sources, strict=True)]
+    return merged(tables, {"prepare": {"recipe": {"sources": sources}}})
 
 
 def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
@@ -155,8 +212,7 @@ def _name_of(model: str) -> str:
     """Returns the last part of a model's name; a result of another pipeline is named by that pipeline's folder."""
     path = Path(model)
     path = path.parents[1] if path.parent.name == "checkpoints" else path
-    is_result = path.name in {name for *_, name in OUTPUT_SETTINGS}
-    return (path.parent.name if is_result else "") or path.name
+    return (path.parent.name if path.name in FOLDERS else "") or path.name
 
 
 def _extension(base: Pipeline, given: Mapping[str, Any]) -> Table:
@@ -173,70 +229,6 @@ def _extension(base: Pipeline, given: Mapping[str, Any]) -> Table:
         return {"initialisation": "distilled" if base.extension and not _adds_tokens(given) else "fitted"}
     is_local = bool(recipe.get("local_layers")) and isinstance(window, int) and window < base.length
     return {"initialisation": "tile", **({"num_global_tokens": 0} if is_local else {})}
-
-
-def followers(base: Pipeline, tables: Mapping[str, Any]) -> Iterator[Follower]:
-    """Yields the settings of the stages that must have the value of another, since they name the same thing.
-
-    `tables` have the output path of every stage: later stages read from there.
-    """
-    model, revision, absent = base.model, base.revision, absent_stages(base, tables)
-    rows, long, run, evaluation = (
-        (f"{stage}.{setting}", str(table_at(tables, stage).get(setting))) for stage, setting, _ in OUTPUT_SETTINGS[:-1]
-    )
-    name, tokenizer = "model", f"{model}@{revision}" if revision else model
-    if model is None:
-        name, tokenizer = "pretrain.start.tokenizer", table_at(tables, "pretrain", "start").get("tokenizer")
-    yield "length", base.length, "prepare.recipe.row_length"
-    if "extend" not in absent:
-        yield "model", model, "extend.base"
-        yield "revision", revision, "extend.revision"
-        if base.extension:
-            yield "length", base.length, "extend.recipe.num_positions"
-            if table_at(tables, "extend", "recipe").get("initialisation") == "distilled":
-                yield *rows, "extend.rows"
-        if _adds_tokens(tables):
-            name, tokenizer = long
-    yield name, tokenizer, "prepare.recipe.tokenizer"
-    yield *rows, "pretrain.rows"
-    yield *rows, "release.rows"
-    yield *run, "release.model"
-    if "evaluate" not in absent:
-        yield "model", model, "evaluate.base"
-        if base.extension:
-            yield *long, "evaluate.long_before"
-        yield *run, "evaluate.long_after"
-        yield *run, "evaluate.run"
-        yield *rows, "evaluate.rows"
-        yield *evaluation, "release.evaluation"
-
-
-def disagreements(pipeline: "ResolvedPipeline") -> Iterator[str]:
-    """Yields a line for each setting of a stage that contradicts the one that it must agree with."""
-    tables, start, extend = asdict(pipeline), pipeline.pretrain.start, pipeline.extend
-    pairs = [*followers(pipeline, tables)]
-    if extend is None and start.checkpoint == bundled_resolved(pipeline.model):
-        pairs.append(("revision", pipeline.revision, "pretrain.start.revision"))
-    for name, given, follower in pairs:
-        *path, key = follower.split(".")
-        value, own = bundled_resolved(given), table_at(tables, *path).get(key)
-        is_path = isinstance(value, str) and isinstance(own, str)
-        if own != value and not (is_path and (is_same_path(value, own) or is_checkpoint_of(own, value))):
-            shown = "not set" if value is None else value
-            yield f"{name} is {shown}, but {follower} is {own}: set {name} alone, which all stages follow"
-    if pipeline.model is not None and start.architecture is not None:
-        yield "model and pretrain.start.architecture both say what is trained: remove one of them"
-    sources = pipeline.prepare.recipe.sources
-    trained = [name for name, one in zip(source_names(sources), sources, strict=True) if not one.held_out]
-    if (weights := pipeline.pretrain.recipe.weights) and (problem := weights_problem(weights, trained)):
-        yield f"pretrain.recipe.{problem}"
-    if pipeline.pretrain.recipe.pairs and not pipeline.prepare.recipe.pairs:
-        yield (
-            "pretrain.recipe.pairs needs rows that record sentences, but prepare.recipe.pairs is false: set it to "
-            'true, with prepare.recipe.packing = "doc-sentences", or remove [pretrain.recipe.pairs]'
-        )
-    if extend and not pipeline.extension and extend.recipe.num_positions is not None:
-        yield "extension is false, but extend.recipe.num_positions extends the model: remove one of them"
 
 
 def is_checkpoint_of(name: str, run: str) -> bool:
@@ -261,22 +253,19 @@ def _adds_tokens(given: Mapping[str, Any]) -> bool:
     return table_at(given, "extend", "recipe").get("add_tokens") is not None
 
 
-def _wiring(base: Pipeline, given: Mapping[str, Any]) -> Table:
-    """Returns what the stages read and write, and what follows from the base keys."""
-    own: Table = {f"{stage}.{setting}": str(Path(base.output) / name) for stage, setting, name in OUTPUT_SETTINGS}
-    tables = merged(nested(own), given)
-    own |= {name: value for _, value, name in followers(base, tables) if value is not None}
-    own["prepare.recipe.sources"] = [{"files": list(base.corpus)}] if base.corpus else []
-    if "sources" not in table_at(given, "prepare", "recipe"):  # those have languages of their own
-        own["release.card.languages"] = [base.language]
-    absent, start = absent_stages(base, given), {}
-    if not {"checkpoint", "architecture"} & table_at(given, "pretrain", "start").keys():
-        if "extend" not in absent:
-            start = {"checkpoint": str(table_at(tables, "extend").get("output"))}
-        elif base.model:
-            start = {"checkpoint": base.model, **({"revision": base.revision} if base.revision else {})}
-    tables = nested({**own, "pretrain.start": start})
-    return {stage: table for stage, table in tables.items() if stage not in absent}
+class BesidePipeline:
+    """Settings of a command that is no stage, but reads what the stages of a pipeline have written.
+
+    ARGUMENTS are settings whose values stand among the files: the last for the last name, the others for the first.
+    """
+
+    __slots__ = ()
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ()
+
+    @staticmethod
+    def of_pipeline(pipeline: ResolvedPipeline, own: Table) -> Table:
+        """Returns the settings that follow from a pipeline, if the command's own settings are these."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,3 +283,12 @@ class PlanConfig(ResolvedPipeline):
 
     gpu: str | None = None
     """GPU to plan for, such as H100, "A100 40GB" or "RTX 4090"; by default this machine."""
+
+
+PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=1536, output="OUTPUT")  # for base keys with errors
+FOLLOWING = frozenset(following(PLACEHOLDER, {}))
+
+
+def written_settings(pipeline: ResolvedPipeline) -> Table:
+    """Returns the settings of a pipeline that its file has: all but those that follow from the base keys."""
+    return reduce(without, FOLLOWING, asdict(pipeline))
