@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,11 @@ def pipeline(output: str, **more: Any) -> Any:
     return resolved_pipeline({"model": GONE, "corpus": [GONE], "length": 64, "output": output} | more)
 
 
+def with_output(stage: str, **output: str) -> Any:
+    config = pipeline("fine")
+    return replace(config, **{stage: replace(getattr(config, stage), **output)})
+
+
 def plan(output: str) -> PlanConfig:
     Path("plan.toml").write_text(f'model = "{GONE}"\ncorpus = ["{GONE}"]\nlength = 64\noutput = "{output}"\n')
     return read(PlanConfig, [Path("plan.toml")])
@@ -80,11 +86,11 @@ COMMANDS: dict[str, Callable[[str], Any]] = {
     "release": lambda output: ReleaseConfig(model=GONE, rows=GONE, output=output, card=ReleaseCard(title="T")),
     "plan": plan,
     "run": pipeline,
-    "run, rows": lambda output: pipeline("fine", prepare={"output": output}),
-    "run, long model": lambda output: pipeline("fine", extend={"output": output}),
-    "run, training": lambda output: pipeline("fine", pretrain={"run": output}),
-    "run, evaluation": lambda output: pipeline("fine", evaluate={"output": output}),
-    "run, release": lambda output: pipeline("fine", release={"output": output}),
+    "run, rows": lambda output: pipeline("fine", rows=output),
+    "run, long model": lambda output: with_output("extend", output=output),
+    "run, training": lambda output: with_output("pretrain", run=output),
+    "run, evaluation": lambda output: with_output("evaluate", output=output),
+    "run, release": lambda output: with_output("release", output=output),
 }
 
 

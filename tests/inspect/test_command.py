@@ -106,9 +106,9 @@ def test_views_are_those_of_the_evaluation(world: World, inspected) -> None:
 def test_a_pipeline_file_gives_rows_and_masks(
     world: World, training: Rows, rows: Rows, inspected, expected, tmp_path
 ) -> None:
-    more = '[prepare]\noutput = "{}"\n[pretrain.recipe.masking]\nselected_fraction = 0.4\nmasked_share = 0.5\n'
+    more = "[pretrain.recipe.masking]\nselected_fraction = 0.4\nmasked_share = 0.5\n"
     pipeline = PIPELINE.replace('precision = "no"', 'precision = "no"\nseed = 7').replace("base", str(world.base))
-    (tmp_path / "mine.toml").write_text(pipeline + more.format(world.rows), encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(f'rows = "{world.rows}"\n{pipeline}{more}', encoding="utf-8")
     assert inspected("mine.toml").partition("\n")[2] == expected(training, [0, 1, 2], 7, MASKING)
     text = inspected("mine.toml", "--split", "held_out", "--row", 2).partition("\n")[2]
     assert text == expected(rows, [2], HeldOut().mask_seed, Masking())

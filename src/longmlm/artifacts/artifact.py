@@ -16,7 +16,7 @@ import hashlib
 import json
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -25,7 +25,6 @@ import tomli_w
 
 from longmlm.errors import ArtifactError
 from longmlm.folders import parse_json, write_json
-from longmlm.settings.pipeline import ResolvedPipeline, written_settings
 from longmlm.settings.publishing import redacted_settings
 from longmlm.settings.shipped import is_same_path
 from longmlm.settings.tables import leaves
@@ -167,8 +166,9 @@ def _adapter(kind: type[Artifact]) -> Any:
 
 def to_toml(config: Any) -> str:
     """Returns the settings as TOML that `read` accepts, without passwords; settings that are None are left out."""
-    settings = written_settings(config) if isinstance(config, ResolvedPipeline) else asdict(config)
-    return tomli_w.dumps(redacted_settings(present(settings)))
+    from longmlm.settings.pipeline import written_settings  # few of those who read artifacts write settings
+
+    return tomli_w.dumps(redacted_settings(present(written_settings(config))))
 
 
 def present(value: Any) -> Any:

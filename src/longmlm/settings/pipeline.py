@@ -289,6 +289,6 @@ PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=1536, output="OUT
 FOLLOWING = frozenset(following(PLACEHOLDER, {}))
 
 
-def written_settings(pipeline: ResolvedPipeline) -> Table:
-    """Returns the settings of a pipeline that its file has: all but those that follow from the base keys."""
-    return reduce(without, FOLLOWING, asdict(pipeline))
+def written_settings(config: Any) -> Table:
+    """Returns the settings that a file has: of a pipeline, all but those that follow from the base keys."""
+    return reduce(without, FOLLOWING, asdict(config))
