@@ -131,7 +131,7 @@ def test_an_error_is_printed_although_a_launchers_variable_is_left_over(base: st
     monkeypatch.setenv("LOCAL_RANK", "1")
     code, output, errors = longmlm(monkeypatch, capsys, "prepare", base, "--recipe.row-length", "2")
     assert (code, output) == (2, "")
-    assert errors.startswith("error: recipe: row_length must be")
+    assert errors.startswith("error: recipe.row_length must be")
 
 
 def run(stage) -> None:

@@ -11,6 +11,8 @@ from tests.support.prepare_settings import written
 from tests.support.unused_settings import BASES
 
 DISTILLED = "rows = 'rows'\n[recipe]\ninitialisation = 'distilled'\n"
+A = "files = ['a']\n"
+PAIRS = "[recipe]\npairs = true\npacking = 'doc-sentences'\n"
 SOURCE = "[[recipe.sources]]\n"
 NO_CORPUS = "corpus = []\n[[prepare.recipe.sources]]\nfiles = ['b.jsonl']\n"
 MIXED = f"{NO_CORPUS}name = 'laws'\n[[prepare.recipe.sources]]\nfiles = ['c.jsonl']\n"
@@ -32,6 +34,16 @@ REFUSED = [  # a command, what is added to its settings, and words of the messag
     ("prepare", "recipe.held_out_fraction = 1", "recipe.held_out_fraction must be below 1, not 1"),
     ("prepare", "recipe.held_out_fraction = 0.0", "recipe.held_out_fraction must be above 0, not 0.0"),
     ("prepare", "recipe.held_out_fraction = nan", "recipe.held_out_fraction must be below 1, not NaN"),
+    ("prepare", "recipe.pairs = true", 'set packing = "doc-sentences" or "sentence-pair"'),
+    ("prepare", "recipe.packing = 'sentence-pair'", "set pairs = true"),
+    ("prepare", f"{PAIRS}row_length = 4", "row_length must be at least 5 with pairs"),
+    ("prepare", f"{PAIRS}short_row_share = 1.1", "recipe.short_row_share must be at most 1, not 1.1"),
+    ("prepare", f"{SOURCE}{A}name = 'a'\n{SOURCE}{A}name = 'a'", "2 sources are called 'a'"),
+    ("prepare", f"{SOURCE}{A}name = 'source-2'\n{SOURCE}{A}", "2 sources are called 'source-2'"),
+    ("prepare", f"{SOURCE}{A}held_out = true", "every source is held out"),
+    ("prepare", f"{SOURCE}{A}held_out = true\nsplit_field = 'book'", "no effect with held_out"),
+    ("prepare", f"{SOURCE}{A}name = '2024'", "name must be printable and have a letter"),
+    ("prepare", f'{SOURCE}{A}name = "a\\nb"', "name must be printable and have a letter"),
     ("extend", "recipe.alpha = 0.5\nrecipe.initialisation = 'hierarchical'", "recipe: alpha must not be 0.5"),
     ("extend", "recipe.alpha = -0.1", "recipe.alpha must be at least 0, not -0.1"),
     ("extend", "recipe.attention_window = 0", "recipe.attention_window must be at least 1, not 0"),

@@ -116,17 +116,3 @@ def test_rows_without_pairs_are_read_as_before_and_have_no_such_columns(
     assert not content["plan"].pop("pairs") and not content["plan"].pop("short_row_share")
     (tmp_path / RowsManifest.FILE).write_text(json.dumps(content))
     assert read_rows_manifest(tmp_path).plan == read_rows_manifest(folder).plan
-
-
-@pytest.mark.parametrize(
-    ("changes", "remedy"),
-    [
-        ({"pairs": True}, 'set packing = "doc-sentences" or "sentence-pair"'),
-        ({"packing": "sentence-pair"}, "set pairs = true"),
-        ({"pairs": True, "packing": "doc-sentences", "row_length": 4}, "at least 5 with pairs"),
-        ({"pairs": True, "packing": "doc-sentences", "short_row_share": 1.1}, "at most 1"),
-    ],
-)
-def test_settings_that_contradict_are_refused(recipe: PrepareRecipe, changes: dict[str, object], remedy: str) -> None:
-    with pytest.raises(ValueError, match=remedy):
-        replace(recipe, **changes)

@@ -152,24 +152,6 @@ def test_a_held_out_source_alone_makes_no_training_rows(tmp_path: Path) -> None:
     check_splits(recipe, plan_slices(recipe.sources, WHOLE))  # one document trains, the other source is held out
 
 
-@pytest.mark.parametrize(
-    ("sources", "message"),
-    [
-        ([{"name": "a"}, {"name": "a"}], "2 sources are called 'a'"),
-        ([{"name": "source-2"}, {}], "2 sources are called 'source-2'"),
-        ([{"held_out": True}, {"held_out": True}], "every source is held out"),
-        ([{"held_out": True, "split_field": "book"}, {}], "no effect with held_out"),
-        ([{"name": "2024"}], "have a letter"),
-        ([{"name": "a\nb"}], "printable"),
-    ],
-)
-def test_sources_that_cannot_be_told_apart_or_trained_on_are_refused(sources: list[dict], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PrepareRecipe(
-            tokenizer="any", row_length=8, sources=tuple(Source(files=("a.jsonl",), **one) for one in sources)
-        )
-
-
 def test_a_field_to_split_txt_files_by_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("It rained.", encoding="utf-8")
     source = Source(files=(str(tmp_path / "a.txt"),), split_field="book")

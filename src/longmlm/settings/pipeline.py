@@ -141,7 +141,9 @@ def following(base: Pipeline, chosen: Mapping[str, Any]) -> dict[str, object]:
     They follow from the base keys: a stage reads what earlier ones write. `chosen` has the other settings.
     """
     rows, long, run, evaluation, release = (str(Path(base.output) / name) for name in FOLDERS)
-    rows, absent, start = base.rows or rows, absent_stages(base, chosen), table_at(chosen, "pretrain", "start")
+    rows = base.rows or rows
+    absent = absent_stages(base, chosen)
+    start = table_at(chosen, "pretrain", "start")
     is_distilled = table_at(chosen, "extend", "recipe").get("initialisation") == "distilled"
     trained, revision = (base.model, base.revision) if "extend" in absent else (long, None)
     tokenizer = f"{base.model}@{base.revision}" if base.revision else base.model or start.get("tokenizer")
