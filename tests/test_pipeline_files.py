@@ -46,7 +46,8 @@ def test_what_init_prints_in_comments_can_be_changed(tmp_path: Path) -> None:
     live = "\n".join(
         line.removeprefix("#") if line[1:2] not in ("", " ", ":") else line for line in printed.splitlines()
     )
-    for example in ('revision = "..."', 'launch = "..."', 'sentence_transformer = "mean"', 'license = "apache-2.0"'):
+    examples = [f'{name} = "..."' for name in ("rows", "revision", "launch")]
+    for example in (*examples, 'sentence_transformer = "mean"', 'license = "apache-2.0"'):
         assert example in live
         live = live.replace(example, "")
     assert resolved(written(tmp_path, "live.toml", live)) == resolved(written(tmp_path, "mine.toml", printed))
@@ -129,7 +130,7 @@ def test_help_without_a_file_says_what_is_required(capsys: pytest.CaptureFixture
     assert "Folder for all results. (required)" in text
     assert "Positions of the long model, and tokens per row. (required)" in text
     assert "on the hub. (optional)" in text
-    assert "Folder for the rows. (default: OUTPUT/rows)" in text
+    assert "of their text, or of their split_field. (default: 0.05)" in text
 
 
 def test_pipelines_takes_no_arguments(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
