@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ import torch
 from transformers import AutoModel
 
 from longmlm import needs, pipeline_needs
-from longmlm.artifacts import artifact
-from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.config import parse
 from longmlm.data import words
 from longmlm.data.engine import prepare_rows
@@ -24,7 +21,7 @@ from longmlm.planning import command as planning
 from longmlm.planning.command import check_terms, machine_notes
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
 from tests.support.extras import folder_with_heads, sentence_folder
-from tests.support.tiny import tiny_extension, tiny_folder
+from tests.support.tiny import tiny_folder
 
 KINDS = (ResolvedPipeline, PlanConfig)
 OWN_LENGTH = "--no-extension --length 16"
@@ -91,7 +88,7 @@ ACCEPTED = (
     ("roberta", "--release.publish folder:there"),
     ("roberta", "--release.publish memory://bucket"),
     ("roberta", "--release.card.license 'Our own'"),  # without a hub
-    *(("roberta", f"--extend.output {output}") for output in ("mine", "./mine", "mine/")),  # need not exist
+    *(("roberta", f"--output {output}") for output in ("mine", "./mine", "mine/")),  # need not exist
 )
 ON_MACHINE = (  # what stops a run, and is noted by a plan
     ("--launch 'acelerate launch'", "there is no program 'acelerate'"),
@@ -232,24 +229,6 @@ def test_columns_of_rows_that_training_does_not_read_are_noted() -> None:
     assert "set kind in [pretrain.recipe.pairs]" in pairs and "words = rjieba has no effect" in unit
     assert not [*unread_notes(settings(f"{PAIRS} {CHINESE} --pretrain.recipe.masking.unit word"))]
     assert not [*unread_notes(settings(f"{ROW_PAIRS} {CHINESE} --until prepare"))]
-
-
-def test_training_starts_from_a_checkpoint_of_the_same_model_and_length_only(tmp_path: Path) -> None:
-    extension = tiny_extension("roberta", 40)
-    histories = {
-        "run/checkpoints/step-00000002": Provenance(extension=extension),
-        "shorter": Provenance(extension=replace(extension, num_positions=32)),
-        "of-another": Provenance(extension=replace(extension, base=ModelSource(name=str(tmp_path)))),
-        "plain": Provenance(),
-    }
-    for name, about in histories.items():
-        tiny_folder(tmp_path / name, num_positions=40)
-        artifact.write(tmp_path / name / Provenance.FILE, about)
-    for name in ("run", "run/checkpoints/step-00000002"):
-        check_inputs(settings(f"--pretrain.start.checkpoint {name}"))
-    for name in ("shorter", "of-another", "plain", "roberta", "owner/name"):
-        with pytest.raises(UserError, match=f"pretrain.start.checkpoint is {name}, .* model = roberta with length"):
-            check_inputs(settings(f"--pretrain.start.checkpoint {name}"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -33,7 +33,6 @@ from longmlm.pipeline_needs import (
     check_onnx_installed,
     check_releasable,
     check_settings,
-    check_start,
     training_processes,
 )
 from longmlm.processes import check_num_processes, num_started_processes
@@ -232,7 +231,6 @@ NEEDS = (
     Need(ReleaseConfig, _check_released),
     # models
     Need(ResolvedPipeline, check_releasable),
-    Need(ResolvedPipeline, lambda config, _: check_start(config)),
     Need(ResolvedPipeline, check_heads),
     Need(ExtendConfig, _check_extension),
     Need(PretrainConfig, _check_unit),

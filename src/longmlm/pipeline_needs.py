@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, read_provenance
+from longmlm.artifacts.provenance import Extension, ModelSource, Provenance
 from longmlm.artifacts.rows import RowsManifest, Split, read_rows_manifest, shards_of
 from longmlm.data.languages import check_language
 from longmlm.errors import ConfigError, FolderError, ModelError, PositionsError, ReleaseError
@@ -23,7 +23,6 @@ from longmlm.runtime.launch_command import Launched, launched, starts_deepspeed
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, RunConfig
 from longmlm.settings.release import ReleaseConfig, ReleaseRecipe
 from longmlm.settings.results import result_of
-from longmlm.settings.shipped import bundled_resolved, is_same_path
 from longmlm.staleness import is_complete
 from longmlm.training.run_folder import CHECKPOINTS, continuations_of, list_checkpoints, newest_state
 
@@ -128,24 +127,6 @@ def check_can_continue(config: ResolvedPipeline) -> None:
                 f"--more-steps continues a run with the same rows and the same extended model, but {name}'s result "
                 f"{result_of(config.stages[name])} is gone: restore it, or name another output to start over"
             )
-
-
-def check_start(config: ResolvedPipeline) -> None:
-    """Raises ConfigError if training starts from a checkpoint that was not made from the pipeline's model."""
-    name, extend, run = config.pretrain.start.checkpoint, config.extend, result_of(config.pretrain)
-    if name is None or config.model is None or "pretrain" not in config.stages or run.exists():
-        return
-    if is_same_path(name, extend.output if extend else bundled_resolved(config.model)):
-        return
-    about = read_provenance(next(reversed(list_checkpoints(Path(name))), Path(name)))
-    source, num_positions = about.source, about.extension.num_positions if about.extension else None
-    is_known = source is not None and (source.revision is not None or Path(source.name).is_dir())
-    is_other = source is None or (is_known and not is_same_path(source.name, bundled_resolved(config.model)))
-    if is_other or (config.extension and num_positions != config.length):
-        raise ConfigError(
-            f"pretrain.start.checkpoint is {name}, which was not made from model = {config.model} with length = "
-            f"{config.length}: remove it, or set model = {name!r} and extension = false to train that model"
-        )
 
 
 def check_heads(config: ResolvedPipeline, inputs: Inputs) -> None:
