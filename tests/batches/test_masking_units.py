@@ -16,7 +16,7 @@ from longmlm.batches import masking as masking_module
 from longmlm.batches.masking import MaskedRow, mask_row, span_lengths
 from longmlm.data.row import Maskable, Row
 from longmlm.data.vocabulary import vocabulary_of_pretrained
-from longmlm.settings.masking import HeldOut, Masking, MaskingUnit
+from longmlm.settings.masking import Masking, MaskingUnit
 from tests.support import signatures
 
 SIZE, MASK = 1_000, 4
@@ -269,10 +269,3 @@ def test_transformers_masks_a_chinese_text_as_one_word_and_shows_nothing_but_mas
         ours[len(mask_row(row, maskable, Masking(unit="word"), 0, number, 0).selected)] += 1
     assert set(theirs) <= {0, len(text)}, "all of the text, or none of it"
     assert set(ours) == {round(0.15 * len(text))}
-
-
-@pytest.mark.parametrize("unit", UNITS)
-def test_frozen_masks_are_of_single_tokens(unit: MaskingUnit) -> None:
-    with pytest.raises(ValueError, match=r"masking\.unit .* held_out"):
-        HeldOut(masking=Masking(unit=unit))
-    assert HeldOut(masking=Masking(unit="token")) == HeldOut()

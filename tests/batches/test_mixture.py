@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from longmlm.batches import sampling
 from longmlm.batches.sampling import BLOCK, Mixture, mixture_of, permuted
 from longmlm.errors import DataError
-from longmlm.settings.pretrain import PretrainRecipe, Weight
+from longmlm.settings.pretrain import Weight
 
 SOURCES = {"novels": (5_000, 500_000), "laws": (700, 35_000), "letters": (123, 12_300)}  # rows and tokens
 FIRST = {"novels": 0, "laws": 5_000, "letters": 5_700}
@@ -142,23 +142,6 @@ def test_weights_that_do_not_fit_the_sources_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         mixture_of(weights, sources)
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ({"a": 0.0}, "weights.a must be positive"),
-        ({"a": -1.0}, "weights.a must be positive"),
-        ({"a": float("inf")}, "weights.a must be positive"),
-        ({"a": {"share": 0.0}, "b": {"share": 1.0}}, "weights.a must be positive"),
-        ({"a": {"share": 0.4}, "b": {"share": 0.4}}, "add up to 0.8"),
-        ({"a": {"share": 0.4}, "b": 2.0}, "weights.b must be a number"),
-        ({"a": {"shares": 1.0}}, "weights.a must be a number"),
-    ],
-)
-def test_weights_that_no_corpus_can_have_are_refused(weights: dict[str, Weight], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PretrainRecipe(num_steps=1, batch_tokens=1, learning_rate=1.0, weights=weights)
 
 
 def test_a_weight_as_large_as_the_error_asks_for_is_enough() -> None:

@@ -92,10 +92,3 @@ def test_a_field_that_few_records_have_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     source = Source(files=(str(tmp_path / "a.jsonl"),), text_fields=("title", "body"))
     check_fields(source, source.files)
-
-
-def test_text_field_and_text_fields_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="one of them"):
-        Source(files=("a.jsonl",), text_field="body", text_fields=("title", "body"))
-    with pytest.raises(ValueError, match="twice"):
-        Source(files=("a.jsonl",), text_fields=("body", "body"))

@@ -273,17 +273,3 @@ def test_folder_without_a_data_set_is_named_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=str(tmp_path / "empty")) as caught:
         plan_slices([Source(dataset=str(tmp_path / "empty"), split="train")], 5_000)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({}, "files.*dataset"),
-        ({"files": ("a.txt",), "dataset": NAME, "split": "train"}, "files.*dataset"),
-        ({"dataset": NAME}, "split"),
-        ({"files": ("a.txt",), "revision": "main"}, "dataset"),
-    ],
-)
-def test_source_is_files_or_a_split_of_a_data_set(settings: dict, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        Source(**settings)

@@ -33,21 +33,6 @@ def test_settings_name_one_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"publish": "owner/name"}, "hf:OWNER/NAME"),
-        ({"publish": "hf:owner/name@dev"}, "revision"),
-        ({"publish": "ms:owner/name", "revision": "x"}, "tag"),
-        ({"publish": "folder:out", "tag": "v1"}, "tag"),
-        ({"public": True}, "public"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(settings: dict, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        Publishing(**settings)
-
-
-@pytest.mark.parametrize(
     ("text", "redacted"),
     [
         ("no room for planted-one", "no room for ***"),

@@ -21,7 +21,6 @@ from longmlm.model.position_table import (
     replace_positions,
     stock_state,
 )
-from longmlm.settings.extend import ExtendRecipe
 from tests.support.families import tiny_model, tiny_tokenizer
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_extension
 
@@ -124,11 +123,6 @@ def test_any_length_up_to_n_squared_can_be_exported() -> None:
     for extension in (replace(GENERATED, mode="materialized"), None):
         with pytest.raises(PositionsError, match="generated mode"):
             with_num_positions(loaded_model(extension), 100)
-
-
-def test_rows_that_are_not_computed_from_the_base_rows_cannot_be_generated() -> None:
-    with pytest.raises(ValueError, match="hierarchical or tile"):
-        ExtendRecipe(num_positions=99, mode="generated", initialisation="fitted")
 
 
 def test_the_base_model_keeps_its_positions() -> None:

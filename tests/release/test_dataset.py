@@ -182,16 +182,3 @@ def test_hub_that_refuses_is_one_line_and_one_that_fails_is_asked_again(hub: Hub
     hub.faults = [Fault("POST .*/commit/main", 503)]
     prepare(config)
     assert held(hub.repository(f"datasets/{NAME}")).items() >= shards(Path(config.output)).items()
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"card": RowsCard()}, "card.license"),
-        ({"publish": "owner/name"}, "'owner/name'"),
-        ({"publish": "folder:out", "tag": "v1"}, "tag need publish"),
-    ],
-)
-def test_settings_that_cannot_be_published_are_refused(config: PrepareConfig, changed: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(config, **changed)
