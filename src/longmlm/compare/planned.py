@@ -7,7 +7,6 @@ OUTPUT/compare/trials/ARM/VALUES/seed-42/
 
 import functools
 import itertools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
