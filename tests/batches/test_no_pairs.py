@@ -17,7 +17,7 @@ from longmlm.data.vocabulary import Vocabulary, load_vocabulary
 from longmlm.errors import DataError
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.measure import measure_pairs
-from longmlm.model.loading import class_for, load_model
+from longmlm.model.loading import load_for_pairs
 from longmlm.model.mlm import MlmObjective
 from longmlm.needs import check_inputs
 from longmlm.settings.masking import HeldOut, PairKind
@@ -127,9 +127,7 @@ def test_pairs_of_one_label_have_no_accuracy(
     texts = TEXTS["documents of short sentences"][0]
     rows = open_rows(rows_of({"train": texts, "held_out": texts}, tmp_path, vocabulary), "held_out")
     frozen = FrozenRows(rows, HeldOut(max_rows=8), vocabulary.maskable, vocabulary.special, pairs="sop")
-    measured = measure_pairs(
-        MlmObjective(load_model(str(base), auto_class=class_for("sop")).model), frozen, Accelerator(cpu=True)
-    )
+    measured = measure_pairs(MlmObjective(load_for_pairs(str(base)).model), frozen, Accelerator(cpu=True))
     said = capsys.readouterr().out
     if len(labels) == 2:
         assert measured is not None and measured.larger_share == 50 and "not measured" not in said

@@ -22,7 +22,7 @@ from longmlm.downstream.planned import TrialConfig
 from longmlm.downstream.settings import Arm
 from longmlm.errors import ReleaseError
 from longmlm.folders import verify
-from longmlm.model.loading import load_model
+from longmlm.model.loading import load_encoder
 from longmlm.release import export
 from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
@@ -95,7 +95,7 @@ def test_a_classifier_with_a_window_is_released_as_a_longformer(
     trial = run(replace(settings, num_epochs=1, arm=arm))
     output = released(trial, recipe=ReleaseRecipe(weights="bf16"))
     stock = AutoModelForSequenceClassification.from_pretrained(output, dtype=torch.float32)
-    own = load_model(str(trial / "model"), auto_class=AutoModelForSequenceClassification)
+    own = load_encoder(str(trial / "model"), AutoModelForSequenceClassification)
     assert (stock.config.model_type, stock.config.attention_window) == ("longformer", [8, 8])
     assert stock.config.id2label == own.model.config.id2label
     tokens = torch.randint(10, 290, (2, LONG_POSITIONS), generator=torch.Generator().manual_seed(1))

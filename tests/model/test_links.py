@@ -14,7 +14,7 @@ from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, ModelError, ReleaseError
 from longmlm.hubs.licences import licence_of
 from longmlm.hubs.models import check_model, config_of_model, model_card_of, snapshot_of
-from longmlm.model.loading import load_model, meta_model, new_model
+from longmlm.model.loading import load_encoder, load_model, meta_model, new_model
 from longmlm.release.build import pictures_in
 from tests.support.tiny import World
 
@@ -176,7 +176,7 @@ def test_picture_of_an_evaluation_that_is_a_link_is_not_released(tmp_path: Path,
 
 READERS: dict[str, Callable[[str], object]] = {
     "load_model": load_model,
-    "load_model for a task": lambda name: load_model(name, new_head=True, auto_class=AutoModel),
+    "load_encoder": lambda name: load_encoder(name, AutoModel, head_seed=0),
     "load_vocabulary": load_vocabulary,
     "new_model": lambda name: new_model(f"{name}/config.json", name, 0),
     "meta_model": meta_model,

@@ -17,7 +17,7 @@ from longmlm.errors import ModelError
 from longmlm.folders import MANIFEST
 from longmlm.hubs.models import check_model
 from longmlm.model.extension import write_extension
-from longmlm.model.loading import CALL_OPTIONS, load_model
+from longmlm.model.loading import CALL_OPTIONS, load_encoder, load_model
 from tests.support.tiny import World, tiny_extension
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
@@ -210,7 +210,7 @@ def test_pickled_tensors_are_read_and_noted_unless_there_are_safetensors(folder:
     weights = as_pickle(folder)
     loaded = load_model(str(folder))
     assert loaded.notes == (f"{folder} has no safetensors file: its pytorch_model.bin was read as tensors only",)
-    of_task = load_model(str(folder), new_head=True, auto_class=AutoModelForSequenceClassification)
+    of_task = load_encoder(str(folder), AutoModelForSequenceClassification, head_seed=0)
     assert of_task.notes == loaded.notes
     state = loaded.model.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in weights.items())

@@ -16,7 +16,7 @@ from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary
 from longmlm.errors import ModelError
 from longmlm.model.heads import pair_parameters
-from longmlm.model.loading import load_model, new_model
+from longmlm.model.loading import load_for_pairs, load_model, new_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.settings.masking import Masking
@@ -60,7 +60,7 @@ def batch_of(rows: Rows, vocabulary: Vocabulary, family: str, is_packed: bool = 
 
 
 def loaded(folder: Path, is_packed: bool = False) -> MlmObjective:
-    model = load_model(str(folder), auto_class=AutoModelForPreTraining).model.eval()
+    model = load_for_pairs(str(folder)).model.eval()
     if is_packed:
         use_packed_attention(model)
     return MlmObjective(model)
@@ -118,10 +118,8 @@ def test_a_missing_pair_head_is_refused_and_new_only_if_allowed(family: str, tmp
     """A new head leaves the MLM head as it is; with all heads there, new_head has no effect."""
     headless, whole = tiny_folder(tmp_path / "headless", family, 0), folder_with_heads(tmp_path / "whole", family)
     with pytest.raises(ModelError, match=r"no pair head: .* new_head = true under \[start\]"):
-        load_model(str(headless), auto_class=AutoModelForPreTraining)
-    one, again, other = (
-        load_model(str(headless), new_head=True, seed=seed, auto_class=AutoModelForPreTraining) for seed in (1, 1, 2)
-    )
+        load_for_pairs(str(headless))
+    one, again, other = (load_for_pairs(str(headless), new_head=True, seed=seed) for seed in (1, 1, 2))
     assert len(one.notes) == 1 and "no pair head" in one.notes[0] and "untrained" in one.notes[0]
     stored, state = load_file(headless / WEIGHTS), one.model.state_dict()
     assert all(torch.equal(state[name], value) for name, value in stored.items())
@@ -129,24 +127,24 @@ def test_a_missing_pair_head_is_refused_and_new_only_if_allowed(family: str, tmp
     assert first.keys() == EXTRAS[family][1].keys() and all(torch.equal(first[name], same[name]) for name in first)
     assert not all(torch.equal(first[name], differs[name]) for name in first)
 
-    kept = load_model(str(whole), auto_class=AutoModelForPreTraining)
+    kept = load_for_pairs(str(whole))
     assert kept.notes == () and kept.carried.weights == {}
     assert all(torch.equal(kept.model.state_dict()[name], value) for name, value in extra_weights(family).items())
     with pytest.raises(ModelError, match="an MLM head and a pair head, so new_head has no effect"):
-        load_model(str(whole), new_head=True, auto_class=AutoModelForPreTraining)
+        load_for_pairs(str(whole), new_head=True)
     with pytest.raises(ModelError, match="has an MLM head, so new_head has no effect"):
         load_model(str(headless), new_head=True)
     weights = load_file(whole / WEIGHTS)
     pooler = next(name for name in weights if "pooler" in name)
     save_file({name: value for name, value in weights.items() if name != pooler}, whole / WEIGHTS, {"format": "pt"})
     with pytest.raises(ModelError, match="only a part of its pooler and pair head"):
-        load_model(str(whole), auto_class=AutoModelForPreTraining)
-    made = load_model(str(whole), new_head=True, auto_class=AutoModelForPreTraining)
+        load_for_pairs(str(whole))
+    made = load_for_pairs(str(whole), new_head=True)
     assert made.notes[0].endswith(f"{pooler} untrained")
 
 
 def test_a_new_model_has_both_heads_and_is_loaded_by_stock_classes(family: str, folder: Path, tmp_path: Path) -> None:
-    made = new_model(str(folder / "config.json"), str(folder), 0, AutoModelForPreTraining)
+    made = new_model(str(folder / "config.json"), str(folder), 0, pairs=True)
     assert len(pair_parameters(made.model)) == 4
     made.model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [type(made.model).__name__]
@@ -170,8 +168,8 @@ def test_models_that_cannot_learn_pairs_are_refused(
     values = json.loads((base / "config.json").read_text()) | config
     (base / "config.json").write_text(json.dumps(values))
     for load in (
-        lambda: load_model(str(base), auto_class=AutoModelForPreTraining),
-        lambda: new_model(str(base / "config.json"), str(base), 0, AutoModelForPreTraining),
+        lambda: load_for_pairs(str(base)),
+        lambda: new_model(str(base / "config.json"), str(base), 0, pairs=True),
     ):
         with pytest.raises(ModelError, match=rf"{reason}.*remove \[recipe\.pairs\]"):
             load()

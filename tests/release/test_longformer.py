@@ -22,7 +22,7 @@ from longmlm.errors import ModelError, ReleaseError
 from longmlm.model.architecture import architecture_of, dropout_of, parts_of, set_dropout
 from longmlm.model.carried import Carried
 from longmlm.model.families import longformer_problem
-from longmlm.model.loading import LoadedModel, load_model, meta_model
+from longmlm.model.loading import LoadedModel, load_encoder, load_model, meta_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
@@ -157,7 +157,7 @@ def test_an_exported_folder_is_loaded_for_a_task_with_the_global_tokens_of_its_c
         trained = windowed(("bert", 0), Window(3, before))
         export(trained, "fp32", folder)
         artifact.write(folder / Provenance.FILE, trained.provenance)
-        loaded = load_model(str(folder), new_head=True, auto_class=auto_class)
+        loaded = load_encoder(str(folder), auto_class, head_seed=0)
         assert (loaded.model.config.model_type, loaded.model.config.num_global_tokens) == ("longformer", num_global)
         assert any("was trained with" in note for note in loaded.notes) == (before != num_global)
         assert dropout_of(loaded.model)

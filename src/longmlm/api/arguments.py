@@ -16,7 +16,7 @@ from longmlm.data import languages
 from longmlm.data.row import Maskable, Row
 from longmlm.data.vocabulary import Vocabulary, cached_vocabulary
 from longmlm.errors import ConfigError, DataError, ModelError
-from longmlm.model.loading import check_embedding
+from longmlm.model.checks import check_embedding
 from longmlm.settings.effects import settings_without_effect
 from longmlm.validation import validated
 

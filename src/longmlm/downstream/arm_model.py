@@ -25,7 +25,7 @@ from longmlm.downstream.scores import Output
 from longmlm.downstream.settings import Arm
 from longmlm.errors import ModelError
 from longmlm.model.architecture import position_offset
-from longmlm.model.loading import LoadedModel, library_errors, load_model
+from longmlm.model.loading import LoadedModel, library_errors, load_encoder
 from longmlm.model.mlm import attend_in_fp32, checkpoint_activations
 from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.pretrain import ComputePrecision
@@ -122,22 +122,22 @@ class ArmModel:
 
 
 def load_arm_model(arm: Arm, corpus: LabelledCorpus, seed: int) -> LoadedModel:
-    """Returns the arm's model with a new head, initialised with `seed`; raises ModelError as load_model does."""
+    """Returns the arm's model with a new head, initialised with `seed`; raises ModelError as load_encoder does."""
     is_labelling = corpus.target == "spans"
     names = bio_labels(corpus.labels) if is_labelling else corpus.labels
     values: dict[str, object] = {
         "id2label": dict(enumerate(names)),
         "label2id": {name: number for number, name in enumerate(names)},
     }
-    load = partial(load_model, str(arm.model), arm.revision, new_head=True, seed=seed)
+    load = partial(load_encoder, str(arm.model), revision=arm.revision, head_seed=seed)
     auto_class: Any = AutoModelForTokenClassification if is_labelling else AutoModelForSequenceClassification
     if not is_labelling:
         values["problem_type"] = (
             "multi_label_classification" if corpus.target == "labels" else "single_label_classification"
         )
     if is_labelling or arm.reads != "chunks":
-        return load(auto_class=auto_class, config_values=values)
-    loaded = load(auto_class=AutoModel)
+        return load(auto_class, config_values=values)
+    loaded = load(AutoModel)
     torch.manual_seed(seed)
     return replace(loaded, model=ChunkClassifier.around(loaded.model, chunk_pooling=arm.pooling, **values))
 

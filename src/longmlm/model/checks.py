@@ -3,14 +3,14 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from longmlm.errors import ModelError, system_error
+from longmlm.errors import ModelError, counted, system_error
 from longmlm.folders import MANIFEST, parse_json, sha256_of
 from longmlm.hubs.model_files import MODULES, extra_files, module_folders, weight_paths
 from longmlm.hubs.models import HubSnapshot, check_has_config, check_has_weights
@@ -193,4 +193,14 @@ def check_encoder(name: str, model: PreTrainedModel, info: Mapping[str, Any]) ->
         raise ModelError(
             f"{name}: config.json does not describe the weight {key}: take the config.json of these weights, or a "
             "stock checkpoint if code of the model uses it, which is never run"
+        )
+
+
+def check_embedding(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises ModelError if a token id is beyond the word embedding."""
+    highest, num_rows = max(tokenizer.get_vocab().values()), cast(Any, model.get_input_embeddings()).num_embeddings
+    if highest >= num_rows:  # ids may have gaps
+        raise ModelError(
+            f"{name}: its tokenizer has token id {highest}, its word embedding {counted(num_rows, 'row')}: take the "
+            f"tokenizer of these weights, or call resize_token_embeddings({highest + 1}) on the model and save it"
         )

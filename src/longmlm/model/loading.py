@@ -1,9 +1,9 @@
 """Loads a model and its tokenizer from a folder or a hub, or makes a new one from a config."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,6 @@ from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
-    AutoModelForSequenceClassification,
     LongformerConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -23,16 +22,22 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.data.pretrained import Pretrained, load_pretrained
-from longmlm.errors import ModelError, UserError, counted, explained
+from longmlm.errors import ModelError, UserError, explained
 from longmlm.hubs.model_files import CONFIG, local_model_sha256, weight_paths
-from longmlm.hubs.models import read_architecture, snapshot_of
-from longmlm.model.architecture import NUM_GLOBAL
+from longmlm.hubs.models import HubSnapshot, read_architecture, snapshot_of
 from longmlm.model.carried import Carried, read_carried
-from longmlm.model.checks import check_encoder, check_model_files, check_stored, check_tied, stored_weights
+from longmlm.model.checks import (
+    check_embedding,
+    check_encoder,
+    check_model_files,
+    check_stored,
+    check_tied,
+    stored_weights,
+)
 from longmlm.model.families import COUNTED_FROM_PADDING, FAMILIES, check_architecture, check_reads_pairs
 from longmlm.model.heads import complete_heads, replace_task_head
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions, sinusoidal_table
-from longmlm.model.window import Window
+from longmlm.model.window import Window, set_stock_global_tokens
 from longmlm.model.window_attention import use_window
 from longmlm.progress import quiet_libraries
 
@@ -66,60 +71,87 @@ class LoadedModel:
         return self.provenance.of_run(source)
 
 
-def load_model(
+def load_model(name: str, revision: str | None = None, new_head: bool = False, seed: int = 0) -> LoadedModel:
+    """Returns the masked language model in a folder or on the hub, in fp32, with all its files from one commit.
+
+    `new_head` adds an MLM head, initialised with `seed`, to a checkpoint without one. Attention is limited to the
+    window in longmlm.json, if there is one. Code in a repository is never run: a model with code is loaded as a stock
+    model of its family if that takes all its weights.
+
+    Raises ModelError for a model that is missing, altered or unreadable, whose architecture cannot be used, with
+    missing weights or tokenizer, weights that its config does not describe, token ids beyond the word embedding, or
+    without an MLM head, or with one if `new_head` is set.
+    """
+    return _load_with_heads(AutoModelForMaskedLM, name, revision, new_head, seed)
+
+
+def load_for_pairs(name: str, revision: str | None = None, new_head: bool = False, seed: int = 0) -> LoadedModel:
+    """Returns what load_model does, with the pooler and the pair head too; `new_head` adds what is missing of these."""
+    return _load_with_heads(AutoModelForPreTraining, name, revision, new_head, seed)
+
+
+def load_trained(name: str) -> LoadedModel:
+    """Returns what load_model does; a model in a folder that was trained on pairs has its pooler and pair head."""
+    return load_for_pairs(name) if read_provenance(name).pairs else load_model(name)
+
+
+def load_encoder(
     name: str,
+    auto_class: Any,
     revision: str | None = None,
-    new_head: bool = False,
-    seed: int = 0,
-    auto_class: Any = AutoModelForMaskedLM,
+    head_seed: int | None = None,
     config_values: Mapping[str, object] | None = None,
 ) -> LoadedModel:
-    """Returns the model in a folder or on the hub, in fp32, with all its files from one commit.
+    """Returns an encoder of any family, or a Longformer, as one of transformers' Auto classes; else as load_model.
 
-    By default the model is a masked language model; with AutoModelForPreTraining, one for pairs, whose pooler and pair
-    head are trained. With another of transformers' Auto classes, it is an encoder of any family with that class's head,
-    and `config_values` are set in its config. `new_head` adds an MLM head or a pair head to a checkpoint without one,
-    and replaces a task head; a new head, or a missing pooler, is initialised with `seed`.
-    Attention is limited to the window in longmlm.json, if there is one; a Longformer's window is in its config.
-
-    Code in a repository is never run: a model with code is loaded as a stock model of its family if that takes all its
-    weights. Raises ModelError for a model that is missing, altered or unreadable, whose architecture cannot be used,
-    with missing weights or tokenizer, weights that its config does not describe, token ids beyond the word embedding,
-    or without a head that it needs, or with all of them if `new_head` is set.
+    `config_values` are set in its config. With `head_seed`, a trained task head is replaced by a new one, initialised
+    with this seed, as is a missing head or pooler.
     """
-    snapshot, is_mlm = snapshot_of(name, revision), auto_class in (AutoModelForMaskedLM, AutoModelForPreTraining)
-    folder = snapshot.folder
-    check_model_files(name, snapshot)
-    config, notes = _load_config(name, folder)
-    if not is_mlm and config.model_type in CAUSAL_LM and config.model_type not in MASKED_LM:
+    snapshot, config, notes = _open(name, revision)
+    if config.model_type in CAUSAL_LM and config.model_type not in MASKED_LM:
         raise ModelError(
             f"{name} is a {config.model_type} model, which transformers has as a causal language model: take an encoder"
         )
-    if is_mlm or config.model_type in FAMILIES:
+    if config.model_type in FAMILIES:
         check_architecture(config, name)
-    if auto_class is AutoModelForPreTraining:
-        check_reads_pairs(config, name)
     for key, value in (config_values or {}).items():
         setattr(config, key, value)
-    if new_head:
-        torch.manual_seed(seed)
-    model, info = _load_weights(auto_class, name, folder, config)
-    check_encoder(name, model, info)
-    notes = [*snapshot.notes, *notes]
-    if is_mlm:
-        notes += complete_heads(name, model, info, new_head)
-    elif new_head:
-        notes += replace_task_head(name, model, info["missing_keys"], seed)
-    loaded = load_tokenizer(name, folder)
+    model, info = _load_weights(auto_class, name, snapshot.folder, config, head_seed)
+    if head_seed is not None:
+        notes += replace_task_head(name, model, info["missing_keys"], head_seed)
+    if config.model_type == LongformerConfig.model_type:
+        notes += set_stock_global_tokens(name, model.config, auto_class)
+    return _complete(name, snapshot, model, notes)
+
+
+def _load_with_heads(auto_class: Any, name: str, revision: str | None, new_head: bool, seed: int) -> LoadedModel:
+    snapshot, config, notes = _open(name, revision)
+    check_architecture(config, name)
+    if auto_class is AutoModelForPreTraining:
+        check_reads_pairs(config, name)
+    model, info = _load_weights(auto_class, name, snapshot.folder, config, seed if new_head else None)
+    notes += complete_heads(name, model, info, new_head)
+    loaded = _complete(name, snapshot, model, notes)
+    return replace(loaded, carried=read_carried(snapshot, info["unexpected_keys"], model.base_model_prefix))
+
+
+def _open(name: str, revision: str | None) -> tuple[HubSnapshot, Any, list[str]]:
+    """Returns a model's files after checking them, its config, and notes on both."""
+    snapshot = snapshot_of(name, revision)
+    check_model_files(name, snapshot)
+    config, notes = _load_config(name, snapshot.folder)
+    return snapshot, config, [*snapshot.notes, *notes]
+
+
+def _complete(name: str, snapshot: HubSnapshot, model: PreTrainedModel, notes: Sequence[str]) -> LoadedModel:
+    """Returns the model with the tokenizer and the history in its folder, attending within its window."""
+    loaded = load_tokenizer(name, snapshot.folder)
     with library_errors(f"{name} cannot be loaded"):  # some models have a word embedding of a kind of their own
         check_embedding(name, model, loaded.tokenizer)
-    provenance = read_provenance(folder)
-    if config.model_type == LongformerConfig.model_type:
-        notes += _set_stock_global_tokens(name, model.config, auto_class)
-    else:
-        use_window(model.base_model, Window.of(provenance.extension))
-    carried = read_carried(snapshot, info["unexpected_keys"], model.base_model_prefix) if is_mlm else Carried()
-    return LoadedModel(model, loaded.tokenizer, snapshot.commit, (*notes, *loaded.notes), provenance, carried)
+    provenance = read_provenance(snapshot.folder)
+    if model.config.model_type != LongformerConfig.model_type:  # its window is in its config
+        use_window(cast(PreTrainedModel, model.base_model), Window.of(provenance.extension))
+    return LoadedModel(model, loaded.tokenizer, snapshot.commit, (*notes, *loaded.notes), provenance)
 
 
 def class_for(pairs: object) -> Any:
@@ -127,29 +159,10 @@ def class_for(pairs: object) -> Any:
     return AutoModelForPreTraining if pairs else AutoModelForMaskedLM
 
 
-def load_trained(name: str) -> LoadedModel:
-    """Returns what load_model does; a model in a folder that was trained on pairs has its pooler and pair head."""
-    return load_model(name, auto_class=class_for(read_provenance(name).pairs))
-
-
-def stock_global_tokens(auto_class: Any) -> int:
-    """Returns how many tokens of a Longformer are global if nothing says which, as in the pipelines of transformers."""
-    return 1 if auto_class is AutoModelForSequenceClassification else 0
-
-
-def _set_stock_global_tokens(name: str, config: Any, auto_class: Any) -> list[str]:
-    """Sets the global tokens of a released Longformer to the default of its class; returns a note if it had others."""
-    before, now = getattr(config, NUM_GLOBAL, None), stock_global_tokens(auto_class)
-    if before is None or before == now:
-        return []
-    setattr(config, NUM_GLOBAL, now)
-    return [f"{name} was trained with {counted(before, 'global token')}; here it has {now or 'none'}, as by default"]
-
-
-def new_model(config_file: str, tokenizer_name: str, seed: int, auto_class: Any = AutoModelForMaskedLM) -> LoadedModel:
+def new_model(config_file: str, tokenizer_name: str, seed: int, pairs: bool = False) -> LoadedModel:
     """Returns an untrained model of the architecture in a transformers config.json, with the tokenizer's special ids.
 
-    With AutoModelForPreTraining, it has a pooler and a pair head too.
+    For `pairs`, it has a pooler and a pair head too.
 
     Weights are initialised by transformers; positions start as sinusoids with the same standard deviation. Raises
     ModelError for a file that cannot be used, and for a vocabulary smaller than the tokenizer's.
@@ -165,10 +178,10 @@ def new_model(config_file: str, tokenizer_name: str, seed: int, auto_class: Any 
                 f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {highest}: set it to "
                 f"{highest + 1} or more"
             )
-        if auto_class is AutoModelForPreTraining:
+        if pairs:
             check_reads_pairs(config, config_file)
         torch.manual_seed(seed)
-        model = auto_class.from_config(config, dtype=torch.float32)
+        model = class_for(pairs).from_config(config, dtype=torch.float32)
     if has_position_table(model):
         num_positions, width = position_table_of(model).usable_rows.shape
         replace_positions(model, sinusoidal_table(num_positions, width, config.initializer_range))
@@ -241,12 +254,16 @@ def _load_config(name: str, folder: Path) -> tuple[Any, list[str]]:  # Any: each
     return config, notes
 
 
-def _load_weights(auto_class: Any, name: str, folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
+def _load_weights(
+    auto_class: Any, name: str, folder: Path, config: Any, head_seed: int | None
+) -> tuple[Any, dict[str, Any]]:
     """Returns the model in a folder, in fp32, of one of transformers' Auto classes, and transformers' loading info.
 
-    Raises ModelError for weights that cannot be read or that the config describes otherwise. Those that transformers
-    renames are listed in the info if they have another shape, and initialised: the caller refuses them.
+    A missing head is initialised with `head_seed`. Raises ModelError for weights of the encoder that are missing,
+    cannot be read, or that the config describes otherwise.
     """
+    if head_seed is not None:
+        torch.manual_seed(head_seed)
     stored = stored_weights(folder, "meta")
     failure = f"{name}: its config.json describes no model that transformers can make"
     with library_errors(failure), torch.device("meta"):
@@ -262,6 +279,7 @@ def _load_weights(auto_class: Any, name: str, folder: Path, config: Any) -> tupl
             ignore_mismatched_sizes=True,
         )
     check_tied(name, model)
+    check_encoder(name, model, info)
     return model, info
 
 
@@ -274,13 +292,3 @@ def load_tokenizer(name: str, folder: Path) -> Pretrained:
     if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ModelError(f"{name} has no tokenizer: put the files of its tokenizer next to its weights")
     return loaded
-
-
-def check_embedding(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raises ModelError if a token id is beyond the word embedding."""
-    highest, num_rows = max(tokenizer.get_vocab().values()), cast(Any, model.get_input_embeddings()).num_embeddings
-    if highest >= num_rows:  # ids may have gaps
-        raise ModelError(
-            f"{name}: its tokenizer has token id {highest}, its word embedding {counted(num_rows, 'row')}: take the "
-            f"tokenizer of these weights, or call resize_token_embeddings({highest + 1}) on the model and save it"
-        )

@@ -10,13 +10,16 @@ Example: each_side = 1, num_global = 1, a row of five tokens. A cross marks what
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, no_type_check
+from typing import Any, NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformers import AutoModelForSequenceClassification
 
 from longmlm.artifacts.provenance import Extension
+from longmlm.errors import counted
+from longmlm.model.architecture import NUM_GLOBAL
 from longmlm.settings.extend import ExtendRecipe
 
 MIN_BLOCK = 128  # queries; of 64, 128, 256 and 512, 128 is the fastest for a window of 64 or 256
@@ -110,3 +113,17 @@ class Window:
             visible = self.sees(index[begin:end, None], block.keys_of(index, 0))
             blocks.append(block._replace(visible=visible))
         return blocks
+
+
+def stock_global_tokens(auto_class: Any) -> int:
+    """Returns how many tokens of a Longformer are global if nothing says which, as in the pipelines of transformers."""
+    return 1 if auto_class is AutoModelForSequenceClassification else 0
+
+
+def set_stock_global_tokens(name: str, config: Any, auto_class: Any) -> list[str]:
+    """Sets the global tokens of a released Longformer to the default of its class; returns a note if it had others."""
+    before, now = getattr(config, NUM_GLOBAL, None), stock_global_tokens(auto_class)
+    if before is None or before == now:
+        return []
+    setattr(config, NUM_GLOBAL, now)
+    return [f"{name} was trained with {counted(before, 'global token')}; here it has {now or 'none'}, as by default"]

@@ -18,7 +18,8 @@ from longmlm.hubs.licences import licence_of
 from longmlm.hubs.model_files import weights_sha256
 from longmlm.model.architecture import position_offset
 from longmlm.model.families import longformer_problem
-from longmlm.model.loading import LoadedModel, load_model, stock_global_tokens
+from longmlm.model.loading import LoadedModel, load_encoder
+from longmlm.model.window import stock_global_tokens
 from longmlm.release.build import ReleaseSettings, new_release
 from longmlm.release.export import export, longformer_window
 from longmlm.release.proof import padded, reference, reload_in_process, rounded
@@ -58,7 +59,7 @@ def write_task_release(folder: Path, settings: ReleaseSettings) -> list[str]:
 
 def _build(source: Path, tuned: FineTuned, settings: ReleaseSettings, folder: Path) -> list[str]:
     recipe, auto_class = settings.recipe, getattr(transformers, tuned.auto_class)
-    loaded = load_model(str(source), auto_class=auto_class)
+    loaded = load_encoder(str(source), auto_class)
     _check_longformer(loaded, auto_class)
     export(loaded, recipe.weights, folder, recipe.max_shard_size, auto_class)
     language = next(iter(settings.card.languages), "en")

@@ -33,7 +33,7 @@ from longmlm.hubs.models import snapshot_of
 from longmlm.model.architecture import architecture_of, set_dropout
 from longmlm.model.cost import Work, cost_of, document_length, peak_flops
 from longmlm.model.families import check_can_learn
-from longmlm.model.loading import LoadedModel, class_for, load_model, new_model
+from longmlm.model.loading import LoadedModel, load_for_pairs, load_model, new_model
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import ATTENTION_NAME, attention_name, use_packed_attention
 from longmlm.model.position_table import rebuild_positions
@@ -263,17 +263,17 @@ def load_start(
 
     The main process chooses a run's best checkpoint and resolves a branch to a commit, for all ranks.
     """
-    start_from, seed, kind = config.start, config.recipe.seed, class_for(config.recipe.pairs)
-    if resumed_from is None and start_from.checkpoint is not None:
-        name = start_from.checkpoint
-        source = broadcast_from_main(accelerator, lambda: model_or_best_checkpoint(name))
-        commit = broadcast_from_main(accelerator, lambda: snapshot_of(source, start_from.revision).commit)
-        loaded = load_model(source, commit or start_from.revision, start_from.new_head, seed, kind)
-        return loaded, loaded.provenance_of_run(source, start_from.revision)
+    start, seed, pairs = config.start, config.recipe.seed, config.recipe.pairs is not None
+    load = load_for_pairs if pairs else load_model
     if resumed_from is not None:
-        loaded = load_model(str(resumed_from), auto_class=kind)
+        loaded = load(str(resumed_from))
+    elif start.checkpoint is None:
+        loaded = new_model(str(start.architecture), str(start.tokenizer), seed, pairs)
     else:
-        loaded = new_model(str(start_from.architecture), str(start_from.tokenizer), seed, kind)
+        name = broadcast_from_main(accelerator, lambda: model_or_best_checkpoint(str(start.checkpoint)))
+        commit = broadcast_from_main(accelerator, lambda: snapshot_of(name, start.revision).commit)
+        loaded = load(name, commit or start.revision, start.new_head, seed)
+        return loaded, loaded.provenance_of_run(name, start.revision)
     return loaded, loaded.provenance
 
 
