@@ -14,22 +14,23 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from longmlm.artifacts.accuracy import Measured, PairAccuracy
-from longmlm.batches.collate import collate
+from longmlm.artifacts.accuracy import Measured, PairAccuracy, group_ends
+from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
-from longmlm.batches.pairs import NO_PAIR, PairedRow
+from longmlm.batches.pairs import IN_ORDER, NEGATIVE, NO_PAIR, PairedRow
 from longmlm.errors import counted
-from longmlm.evaluation.frozen import FrozenRows, Viewer, groups_of
-from longmlm.evaluation.tally import Tally
-from longmlm.model.mlm import MlmObjective
+from longmlm.evaluation.frozen import FrozenRows, View, Viewer, groups_of, whole
+from longmlm.evaluation.tally import Tally, pair_accuracy
+from longmlm.model.mlm import MlmObjective, MlmOutput
 from longmlm.model.packed_attention import attention_name, use_packed_attention
 from longmlm.progress import Progress
 from longmlm.runtime.memory import BatchSize, results_of_batches
@@ -48,11 +49,23 @@ class Subject(NamedTuple):
 
 
 class Input(NamedTuple):
-    """What a model reads of a masked row, and the groups of its selected tokens; `index` is its number in the sums."""
+    """What a model reads of a masked row, and the groups of what it predicts; `index` is its number in the sums."""
 
     index: int
-    view: MaskedRow
-    groups: Int64[np.ndarray, "groupings selected"]
+    masked: MaskedRow
+    groups: Int64[np.ndarray, "groupings units"]
+
+
+class Units(NamedTuple):
+    """What is predicted and counted: a row under its mask with the groups of its units, and how a batch is predicted.
+
+    `name` is what progress counts.
+    """
+
+    name: str
+    num_groups: int
+    read: Callable[[int], tuple[MaskedRow, Int64[np.ndarray, "groupings units"]]]
+    predict: Callable[[MlmObjective], Callable[[MlmBatch], MlmOutput]]
 
 
 def measure(
@@ -82,54 +95,15 @@ def tallies(
     pass, once for each of its inputs. Where a view is one input per row, every rank makes the same number of forward
     passes and of these calls. Without an accelerator, this process measures alone, on each model's device.
     """
-    row_ids, row_length = frozen.row_ids, frozen.rows.row_length
-    rank, num_processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
-    num_indices = math.ceil(len(row_ids) / num_processes) * num_processes
-    found = {key: Tally.empty(num_indices, base_positions, row_length, frozen.rows_by_source) for key in subjects}
-    share, batch_size = range(rank, num_indices, num_processes), BatchSize(frozen.rows_per_batch)
-    chunk_size = batch_size.rows * BATCHES_PER_CHUNK
-    progress = Progress(name, len(share) * len(subjects), "row", is_shown=bool(name) and rank == 0)
-    with progress, ExitStack() as stack:
-        for objective in {subject.objective for subject in subjects.values()}:
-            stack.enter_context(inference(objective))
-        for begin in range(0, len(share), chunk_size):
-            indices = share[begin : begin + chunk_size]
-            rows = [frozen.masked(row_ids[index % len(row_ids)]) for index in indices]
-            groups = [groups_of(row, base_positions, row_length, frozen.isolates_documents) for row in rows]
-            chunk = [*zip(indices, rows, groups, strict=True)]
-            for key, (objective, view) in subjects.items():
-                inputs = [
-                    Input(index, shown.masked, own[:, np.searchsorted(row.selected, shown.positions)])
-                    for index, row, own in chunk
-                    for shown in view(row)
-                ]
-                inputs.sort(key=lambda one: -len(one.view.row))
-                values, num_rows = [], 0
-                device = accelerator.device if accelerator else objective.model.device
-                predict = partial(_predicted, objective, pad=frozen.special.pad, device=device)
-                for end, result in results_of_batches(
-                    predict, inputs, batch_size, before_row, objective.has_full_parameters
-                ):
-                    values.append(result)
-                    progress.advance(len(chunk) * end // len(inputs) - num_rows)
-                    num_rows = len(chunk) * end // len(inputs)
-                ends = np.cumsum([len(one.view.selected) for one in inputs])
-                of_inputs = np.split(torch.cat(values, dim=1).double().cpu().numpy(), ends[:-1], axis=1)
-                for one, own in zip(inputs, of_inputs, strict=True):
-                    found[key].add(one.index, one.groups, own)
-    if not accelerator:
-        return found
-    return {key: sums.over_ranks(accelerator, len(row_ids)) for key, sums in found.items()}
+    row_length = frozen.rows.row_length
 
+    def read(row_id: int) -> tuple[MaskedRow, Int64[np.ndarray, "groupings selected"]]:
+        row = frozen.masked(row_id)
+        return row, groups_of(row, base_positions, row_length, frozen.isolates_documents)
 
-def _predicted(
-    objective: MlmObjective, inputs: Sequence[Input], pad: int, device: torch.device
-) -> Float[Tensor, "3 selected"]:
-    """Returns for each selected token a 1, whether it is predicted correctly (1 or 0), and its loss."""
-    is_packed, isolates = objective.reads_packed_batches, objective.isolates_documents
-    batch = collate([one.view for one in inputs], None if is_packed else pad, isolates_documents=isolates)
-    losses, is_correct = objective.predict(batch.to(device))
-    return torch.stack([torch.ones_like(losses), is_correct.to(losses), losses])
+    tokens = Units("row", group_ends(base_positions, row_length)[-1], read, attrgetter("predict"))
+    sums = _sums(tokens, subjects, frozen, accelerator, name, before_row)
+    return {key: Tally(own, base_positions, row_length, frozen.rows_by_source) for key, own in sums.items()}
 
 
 def measure_pairs(
@@ -143,57 +117,86 @@ def measure_pairs(
 
     Ranks, progress and `before_row` are as in `tallies`.
     """
+
+    def read(row_id: int) -> tuple[MaskedRow, Int64[np.ndarray, "1 pairs"]]:
+        masked = frozen.masked_pair(row_id)
+        label = cast(PairedRow, masked.row).label
+        return masked, np.array([[] if label == NO_PAIR else [label]], dtype=np.int64)
+
+    pairs = Units("pair", len((IN_ORDER, NEGATIVE)), read, attrgetter("predict_pairs"))
+    sums = _sums(pairs, {name: Subject(objective, whole)}, frozen, accelerator, name, before_row)[name]
+    measured = pair_accuracy(sums)
+    if measured is None and accelerator:
+        number = counted(int(sums[0].sum()), "held-out pair")
+        accelerator.print(f"{number} without both labels: their accuracy is not measured")
+    return measured
+
+
+def _sums(
+    units: Units,
+    subjects: Mapping[Name, Subject],
+    frozen: FrozenRows,
+    accelerator: Accelerator | None,
+    name: str,
+    before_row: Callable[[], None],
+) -> dict[Name, Float64[np.ndarray, "3 rows groups"]]:
+    """Returns for each subject the number of units, the correct predictions and the losses, by row and group."""
     row_ids = frozen.row_ids
     rank, num_processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
     num_indices = math.ceil(len(row_ids) / num_processes) * num_processes
-    share, size = range(rank, num_indices, num_processes), BatchSize(frozen.rows_per_batch)
-    found = np.zeros((4, num_indices))  # of each row: whether it is a pair, its label, whether it is correct, its loss
-    predict = partial(
-        _predicted_pairs,
-        objective,
-        pad=None if objective.reads_packed_batches else frozen.special.pad,
-        device=accelerator.device if accelerator else objective.model.device,
-    )
-    progress = Progress(name, len(share), "pair", is_shown=bool(name) and rank == 0)
-    with progress, inference(objective):
-        for begin in range(0, len(share), frozen.rows_per_batch * BATCHES_PER_CHUNK):
-            chunk = share[begin : begin + frozen.rows_per_batch * BATCHES_PER_CHUNK]
-            pairs = [(index, frozen.masked_pair(row_ids[index % len(row_ids)])) for index in chunk]
-            pairs.sort(key=lambda one: -len(one[1].row))
-            start = 0
-            for end, result in results_of_batches(predict, pairs, size, before_row, objective.has_full_parameters):
-                found[:, [index for index, _ in pairs[start:end]]] = result.double().cpu().numpy()
-                progress.advance(end - start)
-                start = end
+    found = {key: np.zeros((3, num_indices, units.num_groups)) for key in subjects}
+    share, batch_size = range(rank, num_indices, num_processes), BatchSize(frozen.rows_per_batch)
+    chunk_size = batch_size.rows * BATCHES_PER_CHUNK
+    progress = Progress(name, len(share) * len(subjects), units.name, is_shown=bool(name) and rank == 0)
+    with progress, ExitStack() as stack:
+        for objective in {subject.objective for subject in subjects.values()}:
+            stack.enter_context(inference(objective))
+        for begin in range(0, len(share), chunk_size):
+            chunk = [(index, *units.read(row_ids[index % len(row_ids)])) for index in share[begin : begin + chunk_size]]
+            for key, (objective, view) in subjects.items():
+                inputs = [
+                    Input(index, shown.masked, _groups_in(row, groups, shown))
+                    for index, row, groups in chunk
+                    for shown in view(row)
+                ]
+                inputs.sort(key=lambda one: -len(one.masked.row))
+                values, num_rows = [], 0
+                device = accelerator.device if accelerator else objective.model.device
+                predict = partial(_predicted, units, objective, pad=frozen.special.pad, device=device)
+                for end, result in results_of_batches(
+                    predict, inputs, batch_size, before_row, objective.has_full_parameters
+                ):
+                    values.append(result)
+                    progress.advance(len(chunk) * end // len(inputs) - num_rows)
+                    num_rows = len(chunk) * end // len(inputs)
+                ends = np.cumsum([one.groups.shape[1] for one in inputs])
+                of_inputs = np.split(torch.cat(values, dim=1).double().cpu().numpy(), ends[:-1], axis=1)
+                for one, own in zip(inputs, of_inputs, strict=True):
+                    for total, value in zip(found[key][:, one.index], own, strict=True):
+                        np.add.at(total, one.groups.reshape(-1), np.tile(value, len(one.groups)))
     if accelerator:
-        found = accelerator.reduce(torch.from_numpy(found).to(accelerator.device), "sum").cpu().numpy()
-    is_pair, labels, is_correct, losses = found[:, : len(row_ids)]
-    count = int(is_pair.sum())
-    if not 0 < labels.sum() < count:
-        if accelerator:
-            accelerator.print(f"{counted(count, 'held-out pair')} without both labels: their accuracy is not measured")
-        return None
-    share_correct, negatives = is_correct.sum() / count, labels.sum() / count
-    return PairAccuracy(
-        accuracy=float(100 * share_correct),
-        standard_error=float(100 * math.sqrt(share_correct * (1 - share_correct) / count)),
-        loss=float(losses.sum() / count),
-        num_pairs=count,
-        larger_share=float(100 * max(negatives, 1 - negatives)),
+        over_ranks = {key: torch.from_numpy(sums).to(accelerator.device) for key, sums in found.items()}
+        found = {key: accelerator.reduce(sums, "sum").cpu().numpy() for key, sums in over_ranks.items()}
+    return {key: sums[:, : len(row_ids)] for key, sums in found.items()}
+
+
+def _groups_in(
+    row: MaskedRow, groups: Int64[np.ndarray, "groupings units"], shown: View
+) -> Int64[np.ndarray, "groupings shown"]:
+    """Returns the groups of those selected tokens of a row that a view shows; a row shown whole keeps all groups."""
+    return groups if shown.masked is row else groups[:, np.searchsorted(row.selected, shown.positions)]
+
+
+def _predicted(
+    units: Units, objective: MlmObjective, inputs: Sequence[Input], pad: int, device: torch.device
+) -> Float[Tensor, "3 units"]:
+    """Returns for each unit a 1, whether it is predicted correctly (1 or 0), and its loss."""
+    rows = [one.masked for one in inputs]
+    batch = collate(
+        rows, None if objective.reads_packed_batches else pad, isolates_documents=objective.isolates_documents
     )
-
-
-def _predicted_pairs(
-    objective: MlmObjective, pairs: Sequence[tuple[int, MaskedRow]], pad: int | None, device: torch.device
-) -> Float[Tensor, "4 rows"]:
-    """Returns for each row whether it is a pair, its label, whether that is predicted, and the loss; zeros for none."""
-    labels = torch.tensor([cast(PairedRow, one.row).label for _, one in pairs], device=device)
-    is_pair = labels != NO_PAIR
-    losses, is_correct = objective.predict_pairs(collate([one for _, one in pairs], pad).to(device))
-    found = torch.zeros(4, len(pairs), device=device)
-    columns = (torch.ones_like(losses), labels[is_pair], is_correct, losses)
-    found[:, is_pair] = torch.stack([column.to(losses) for column in columns])
-    return found
+    losses, is_correct = units.predict(objective)(batch.to(device))
+    return torch.stack([torch.ones_like(losses), is_correct.to(losses), losses])
 
 
 def row_logits(objective: MlmObjective, masked: MaskedRow, pad: int) -> Float[Tensor, "selected vocabulary"]:

@@ -1,9 +1,9 @@
-"""Masked-token accuracy from sums over held-out rows: of whole rows, per block, per bin of positions, and by group.
+"""Accuracy from sums over held-out rows: of masked tokens in whole rows, per block, bin and group, and of pairs.
 
-Everything follows from three sums per row and bin: selected tokens, correct predictions, losses; other groups of tokens
-have the same three. For example, blocks of
-4 positions with one bin each, two rows of 8 tokens: row 0 has selected positions 1 and 6, row 1 has 2, 3 and 5, and the
-model is right at position 1 of row 0 and position 3 of row 1.
+Everything follows from three sums per row and group: predicted units, correct predictions, losses. The units of a row
+are its selected tokens, which are grouped by bins of positions and in other ways; or the pair made from it, in the
+group of its label. For example, blocks of 4 positions with one bin each, two rows of 8 tokens: row 0 has selected
+positions 1 and 6, row 1 has 2, 3 and 5, and the model is right at position 1 of row 0 and position 3 of row 1.
 
     selected  [[1, 1],    correct  [[1, 0],    a line per row, a column per block
                [2, 1]]              [1, 0]]
@@ -15,13 +15,11 @@ model is right at position 1 of row 0 and position 3 of row 1.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
-import torch
-from accelerate import Accelerator
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 
 from longmlm.artifacts.accuracy import (
     GROUPINGS,
@@ -29,6 +27,7 @@ from longmlm.artifacts.accuracy import (
     Difference,
     Grouping,
     Measured,
+    PairAccuracy,
     bin_starts,
     bins_per_block,
     difference,
@@ -49,28 +48,7 @@ class Tally:
     sums: Float64[np.ndarray, "3 rows groups"]
     base_positions: int
     row_length: int
-    rows_by_source: Mapping[str, slice] = field(default_factory=dict)
-
-    @classmethod
-    def empty(cls, num_rows: int, base_positions: int, row_length: int, rows_by_source: Mapping[str, slice]) -> Self:
-        """Returns sums of no tokens."""
-        *_, num_groups = group_ends(base_positions, row_length)
-        return cls(np.zeros((3, num_rows, num_groups)), base_positions, row_length, rows_by_source)
-
-    def add(
-        self, row: int, groups: Int64[np.ndarray, "groupings selected"], values: Float64[np.ndarray, "3 selected"]
-    ) -> None:
-        """Adds selected tokens of a row, which belong to these groups (`groups_of`).
-
-        `values` has for each token a 1, whether it was predicted correctly (1 or 0), and its loss.
-        """
-        for total, value in zip(self.sums, values, strict=True):
-            np.add.at(total[row], groups.reshape(-1), np.tile(value, len(groups)))
-
-    def over_ranks(self, accelerator: Accelerator, num_rows: int) -> Self:
-        """Returns the sums over all ranks of the first `num_rows` rows."""
-        sums = accelerator.reduce(torch.from_numpy(self.sums).to(accelerator.device), "sum")
-        return replace(self, sums=sums.cpu().numpy()[:, :num_rows])
+    rows_by_source: Mapping[str, slice]
 
     @property
     def measured(self) -> Measured:
@@ -130,3 +108,18 @@ def _accuracy(
     squares = ((correct - share * selected) ** 2).sum() * num_rows / max(1, num_rows - 1)
     error = math.sqrt(squares) / total if num_rows > 1 else math.sqrt(share * (1 - share) / total)
     return Accuracy(float(100 * share), float(100 * error), float(losses.sum() / total), int(total))
+
+
+def pair_accuracy(sums: Float64[np.ndarray, "3 rows labels"]) -> PairAccuracy | None:
+    """Returns the accuracy on pairs; None unless both labels occur."""
+    by_label = sums[0].sum(0)
+    if not by_label.all():
+        return None
+    num_pairs, share = int(by_label.sum()), float(sums[1].sum() / by_label.sum())
+    return PairAccuracy(
+        accuracy=100 * share,
+        standard_error=100 * math.sqrt(share * (1 - share) / num_pairs),
+        loss=float(sums[2].sum(-1).sum() / num_pairs),
+        num_pairs=num_pairs,
+        larger_share=float(100 * max(by_label) / num_pairs),
+    )
