@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, PairAccuracy
 from longmlm.artifacts.artifact import Artifact, dump, load, sha256_of_json
+from longmlm.folders import parse_json
 from longmlm.temporary import replaced_file
 
 METRICS_FILE = "metrics.jsonl"
@@ -125,6 +127,9 @@ def curve_sha256(curve: Sequence[EvaluationMetrics]) -> str:
 
 
 def parse_line(text: str | bytes, name: str) -> Metrics:
-    """Returns one line of metrics; raises ArtifactError for anything else."""
-    kind = EvaluationMetrics if '"held_out"' in str(text) else TrainingMetrics
-    return load(kind, text, name)
+    """Returns one line of metrics, of the kind that it says; raises ArtifactError for anything else."""
+    content: object = None
+    with suppress(ValueError):  # `load` says what is wrong with it
+        content = parse_json(text)
+    is_evaluation = isinstance(content, dict) and content.get("kind") == "evaluation"
+    return load(EvaluationMetrics if is_evaluation else TrainingMetrics, text, name)
