@@ -16,7 +16,7 @@ from longmlm.artifacts.rows import check_has_pairs, check_rows_fit_positions
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
 from longmlm.batches.pairs import Pairing
-from longmlm.batches.sampling import Mixture, micro_batches, rows_after, share_of_rank
+from longmlm.batches.sampling import Mixture, micro_batches, mixture_of, rows_after, rows_per_step, share_of_rank
 from longmlm.data.row import Maskable, Row
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary
@@ -46,6 +46,29 @@ class Recipe:
     isolates_documents: bool = False
     pairing: Pairing | None = None
     first_epoch: int = 0
+
+    @classmethod
+    def of(
+        cls, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocabulary, num_processes: int, first_epoch: int
+    ) -> Self:
+        """Returns what the settings mean for these rows; a step has as many as hold batch_tokens at their mean fill."""
+        mixture = mixture_of(recipe.weights, rows.manifest.sources("train"))
+        mean_fill = rows.mean_fill * (mixture.fill if mixture else 1)
+        return cls(
+            seed=recipe.seed,
+            rows_per_step=rows_per_step(recipe.batch_tokens, rows.row_length, mean_fill, num_processes),
+            masking=recipe.masking,
+            vocabulary=vocabulary.maskable_in(recipe.masking.unit),
+            pad=vocabulary.special.pad,
+            mixture=mixture,
+            isolates_documents=recipe.isolate_documents,
+            pairing=Pairing(recipe.pairs.kind, vocabulary.special) if recipe.pairs else None,
+            first_epoch=first_epoch,
+        )
+
+    def tokens_per_step(self, rows: Rows) -> int:
+        """Returns about how many tokens a global batch has, without padding."""
+        return round(self.rows_per_step * rows.row_length * rows.mean_fill * (self.mixture.fill if self.mixture else 1))
 
 
 def check_rows_fit_model(

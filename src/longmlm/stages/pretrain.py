@@ -3,9 +3,8 @@
 import runpy
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the same as python -m longmlm pretrain
     sys.argv.insert(1, "pretrain")
@@ -13,14 +12,10 @@ if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the 
     sys.exit()
 
 from accelerate import Accelerator
-from transformers import PreTrainedModel
 
 from longmlm.artifacts.artifact import PAGE_FILE, present, to_toml
-from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.artifacts.rows import SPLITS, check_rows_fit_recipe
-from longmlm.artifacts.run import CheckpointState, MicroBatch, recovered_before_continuation
-from longmlm.batches.pairs import Pairing
-from longmlm.batches.sampling import mixture_of, rows_per_step
+from longmlm.artifacts.run import CheckpointState, Continuation, recovered_before_continuation
 from longmlm.batches.steps import Recipe, StepBatches, batch_notes, check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
@@ -43,7 +38,7 @@ from longmlm.runtime.launch import launch, resolved_precision, seed_process, shu
 from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.masking import pair_kind
-from longmlm.settings.pretrain import PretrainConfig, Tracking
+from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, Tracking
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import check_room, first_cursor, run_precision
 from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch, zero_stage
@@ -51,7 +46,6 @@ from longmlm.training.loop import start, train
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
 from longmlm.training.run import Run, RunRecord, Task, description, training_record, write_summary
 from longmlm.training.run_folder import (
-    VerifiedCheckpoint,
     check_still_newest,
     continuations_of,
     model_or_best_checkpoint,
@@ -59,9 +53,6 @@ from longmlm.training.run_folder import (
     read_state,
 )
 from longmlm.training.tracker import check_installed, tracked
-
-if TYPE_CHECKING:
-    from longmlm.reports.training import TrainingPage
 
 
 def pretrain(config: PretrainConfig) -> None:
@@ -86,7 +77,10 @@ def pretrain(config: PretrainConfig) -> None:
 
 def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | None) -> None:
     """Trains, with a page and a tracker, while no other process writes to the run folder."""
-    is_main = run.accelerator.is_main_process
+    from longmlm.reports.pages import made_with  # not needed by importers of this stage
+    from longmlm.reports.training import TrainingPage
+
+    is_main, made_by = run.accelerator.is_main_process, made_with("pretrain", present(asdict(config)))
     check_room(run, task)
     with (
         exclusive_lock(run.folder) if is_main else nullcontext(),
@@ -94,7 +88,7 @@ def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | N
     ):
         if is_main:
             check_still_newest(run.folder, resumed_from)
-        with training_page(config, task, run) as page:
+        with TrainingPage(run.folder, task.num_steps, description(task, run), made_by, is_main) as page:
             tracking = config.tracking if is_main else Tracking()
             with tracked(run.folder, tracking, task.record.settings, resumed_from, page.show) as show:
                 run = replace(run, show=show)
@@ -112,130 +106,46 @@ def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | N
                 page.end(ending)
 
 
-def training_page(config: PretrainConfig, task: Task, run: Run) -> "TrainingPage":
-    """Returns the page of the run, which the main process writes."""
-    from longmlm.reports.pages import made_with  # not needed by importers of this stage
-    from longmlm.reports.training import TrainingPage
-
-    is_main, made_by = run.accelerator.is_main_process, made_with("pretrain", present(asdict(config)))
-    return TrainingPage(run.folder, task.num_steps, description(task, run), made_by, is_main)
-
-
 def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Run, Path | None]:
     """Returns the task, the run that executes it, and the checkpoint to resume from, whose weights are loaded.
 
-    The main process verifies the checkpoints. Raises CheckpointError when there are some and none is intact,
-    TrainingError on every rank when one sees a different checkpoint, or none.
+    Raises CheckpointError when there are checkpoints and none is intact, TrainingError on every rank when one sees a
+    different checkpoint, or none.
     """
-    newest, saved = resume_point(config, accelerator)
+    begin = resume_point(config, accelerator)
+    config, rows = training_rows(config, begin.saved, accelerator)
+    loaded, vocabulary = load_start(config, begin, rows, accelerator)
+    run = new_run(config, accelerator, loaded, rows, begin.precision)
+    record = new_record(config, begin, loaded, rows, accelerator)
+    evaluation = run_evaluation(config, run, record, vocabulary, begin.saved)
+    batches = step_batches(run, record, rows, vocabulary, begin.saved)
+    seed_process(config.recipe.seed, accelerator.process_index)
+    return Task(batches, evaluation, record), run, begin.checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """The newest intact checkpoint and its state, both None before the first one; and what follows for the run."""
+
+    checkpoint: Path | None
+    saved: CheckpointState | None
+    continuations: tuple[Continuation, ...]
+    precision: ComputePrecision
+    notes: tuple[str, ...]
+
+
+def resume_point(config: PretrainConfig, accelerator: Accelerator) -> ResumePoint:
+    """Returns where the run begins, the same on all ranks; the main process verifies the checkpoints."""
+    newest = broadcast_from_main(accelerator, lambda: newest_verified(Path(config.run)))
+    saved = None
+    if newest.folder is not None:
+        manifest = newest.folder / MANIFEST
+        content = manifest.read_bytes() if manifest.is_file() else b""
+        check_same_on_all_ranks(accelerator, content, f"a different checkpoint than {newest.folder}, or none")
+        saved = read_state(newest.folder)
     continuations = continuations_of(config, saved)
     precision, notes = run_precision(config.recipe.precision, saved, newest.folder)
-    config, rows = training_rows(config, saved, accelerator)
-    loaded, provenance = load_start(config, newest.folder, accelerator)
-    for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
-        accelerator.print(note)
-    vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
-    pairs, num_positions = pair_kind(config.recipe.pairs), architecture_of(loaded.model).num_positions
-    check_rows_fit_model(rows, vocabulary, num_positions, config.start.name, pairs)
-    prepare_model(loaded.model, config, provenance.extension)
-    objective = MlmObjective(loaded.model, precision, config.recipe.isolate_documents)
-    run = new_run(config, accelerator, objective, rows)
-    evaluation = run_evaluation(config, run, loaded, vocabulary, provenance.extension)
-    if saved and recovered_before_continuation(saved.state, continuations):
-        evaluation = replace(evaluation, stops_when_recovered=False)
-    architecture = config.start.architecture
-    record = RunRecord(
-        tokenizer=loaded.tokenizer,
-        settings=to_toml(replace(config, more_steps=None)),
-        recipe=config.recipe,
-        provenance=provenance,
-        trained_on=training_record(config.recipe, rows, config.rows, precision),
-        carried=loaded.carried,
-        cursor=saved.first_cursor if saved else first_cursor(provenance.started_from, rows, config.recipe, accelerator),
-        rows_plan=rows.manifest.plan,
-        architecture_sha256=saved.architecture_sha256 if saved else architecture and sha256_of(Path(architecture)),
-        continuations=continuations,
-    )
-    batches = step_batches(run, record, rows, vocabulary, saved.state.micro_batch if saved else None)
-    seed_process(config.recipe.seed, accelerator.process_index)
-    return Task(batches, evaluation, record), run, newest.folder
-
-
-def resume_point(config: PretrainConfig, accelerator: Accelerator) -> tuple[VerifiedCheckpoint, CheckpointState | None]:
-    """Returns the newest intact checkpoint, the same on all ranks, and its state; None before the first one."""
-    newest = broadcast_from_main(accelerator, lambda: newest_verified(Path(config.run)))
-    if newest.folder is None:
-        return newest, None
-    manifest = newest.folder / MANIFEST
-    content = manifest.read_bytes() if manifest.is_file() else b""
-    check_same_on_all_ranks(accelerator, content, f"a different checkpoint than {newest.folder}, or none")
-    return newest, read_state(newest.folder)
-
-
-def prepare_model(model: PreTrainedModel, config: PretrainConfig, extension: Extension | None) -> None:
-    """Makes a loaded model train as the settings say: its positions, dropout, attention and activations.
-
-    Raises ModelError if it cannot isolate documents, or read pairs, and is to do so.
-    """
-    check_can_learn(config.recipe, model.config, config.start.name, extension)
-    rebuild_positions(model, extension)
-    if config.recipe.dropout is not None:
-        set_dropout(model, config.recipe.dropout)
-    use_packed_attention(model)
-    if config.runtime.activation_checkpointing:
-        checkpoint_activations(model)
-
-
-def new_run(config: PretrainConfig, accelerator: Accelerator, objective: MlmObjective, rows: Rows) -> Run:
-    """Returns the run of a model, wrapped for its backend, with the cost of a step."""
-    recipe, runtime, stage = config.recipe, config.runtime, zero_stage(accelerator)
-    is_half, lengths = objective.precision != "no", rows.manifest.report.train.document_lengths
-    work = Work(
-        row_length=rows.row_length,
-        selected_fraction=recipe.masking.selected_fraction,
-        is_half=is_half,
-        is_checkpointed=runtime.activation_checkpointing,
-        has_all_logits=stage == PARTITIONED_PARAMETERS,
-        document_length=document_length(lengths, rows.row_length) if recipe.isolate_documents else None,
-    )
-    cost, num_parameters = cost_of(objective.model, work), objective.model.num_parameters()
-    peak = (runtime.peak_flops or peak_flops()) if is_half else None
-    backend_kind = DeepSpeedBackend if stage else PlainBackend
-    return Run(
-        folder=Path(config.run),
-        accelerator=accelerator,
-        backend=backend_kind.wrap(accelerator, objective.train(), replace(recipe, precision=objective.precision)),
-        runtime=runtime,
-        num_parameters=num_parameters,
-        cost=cost,
-        peak_tokens_per_second=peak and peak * accelerator.num_processes / cost.flop_per_token,
-    )
-
-
-def run_evaluation(
-    config: PretrainConfig, run: Run, loaded: LoadedModel, vocabulary: Vocabulary, extension: Extension | None
-) -> RunEvaluation:
-    """Returns what measures the model of a run on the held-out rows, and prints how its attention was checked."""
-    if config.runtime.stop_when_recovered and extension is None:
-        raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
-    held_out, objective = open_named_rows(config.rows, "held_out", verified=False), run.backend.objective
-    masks = (config.recipe.held_out, vocabulary.maskable, vocabulary.special)
-    size, pairs = rows_per_evaluation_batch(run), pair_kind(config.recipe.pairs)
-    frozen = FrozenRows(held_out, *masks, size, pairs, objective.isolates_documents)
-    check_rows_fit_model(held_out, vocabulary, pairs=frozen.pairs)
-    if attention_name(objective.encoder) == ATTENTION_NAME and run.accelerator.device.type != "cpu":
-        for note in check_packed_attention(objective, frozen):
-            run.accelerator.print(note)
-    return RunEvaluation(
-        objective=objective,
-        frozen=frozen,
-        base_positions=extension.base_positions if extension else held_out.row_length,
-        base=extension.base if extension else None,
-        tokenizer=loaded.tokenizer,
-        num_examples=config.tracking.num_examples,
-        accelerator=run.accelerator,
-        stops_when_recovered=config.runtime.stop_when_recovered,
-    )
+    return ResumePoint(newest.folder, saved, continuations, precision, (*newest.skipped, *notes))
 
 
 def training_rows(
@@ -257,44 +167,133 @@ def training_rows(
 
 
 def load_start(
-    config: PretrainConfig, resumed_from: Path | None, accelerator: Accelerator
-) -> tuple[LoadedModel, Provenance]:
-    """Returns the model of the checkpoint to resume, else the one that the run starts from, and its longmlm.json.
+    config: PretrainConfig, begin: ResumePoint, rows: Rows, accelerator: Accelerator
+) -> tuple[LoadedModel, Vocabulary]:
+    """Returns the model of the checkpoint to resume, else the one that the run starts from, ready to train on the rows.
 
-    The main process chooses a run's best checkpoint and resolves a branch to a commit, for all ranks.
+    Its provenance is that of the run. The main process chooses a run's best checkpoint and resolves a branch to a
+    commit, for all ranks. Raises ModelError if it cannot isolate documents, or read pairs, and is to do so.
     """
-    start, seed, pairs = config.start, config.recipe.seed, config.recipe.pairs is not None
-    load = load_for_pairs if pairs else load_model
-    if resumed_from is not None:
-        loaded = load(str(resumed_from))
+    start, recipe = config.start, config.recipe
+    load = load_for_pairs if recipe.pairs else load_model
+    if begin.checkpoint is not None:
+        loaded = load(str(begin.checkpoint))
     elif start.checkpoint is None:
-        loaded = new_model(str(start.architecture), str(start.tokenizer), seed, pairs)
+        loaded = new_model(str(start.architecture), str(start.tokenizer), recipe.seed, recipe.pairs is not None)
     else:
         name = broadcast_from_main(accelerator, lambda: model_or_best_checkpoint(str(start.checkpoint)))
         commit = broadcast_from_main(accelerator, lambda: snapshot_of(name, start.revision).commit)
-        loaded = load(name, commit or start.revision, start.new_head, seed)
-        return loaded, loaded.provenance_of_run(name, start.revision)
-    return loaded, loaded.provenance
+        loaded = load(name, commit or start.revision, start.new_head, recipe.seed)
+        loaded = replace(loaded, provenance=loaded.provenance_of_run(name, start.revision))
+    for note in (*loaded.notes, *loaded.carried.lines, *begin.notes):
+        accelerator.print(note)
+    vocabulary = vocabulary_of_pretrained(loaded.tokenizer, start.checkpoint or str(start.tokenizer))
+    num_positions, extension = architecture_of(loaded.model).num_positions, loaded.provenance.extension
+    check_rows_fit_model(rows, vocabulary, num_positions, start.name, pair_kind(recipe.pairs))
+    check_can_learn(recipe, loaded.model.config, start.name, extension)
+    rebuild_positions(loaded.model, extension)
+    if recipe.dropout is not None:
+        set_dropout(loaded.model, recipe.dropout)
+    use_packed_attention(loaded.model)
+    return loaded, vocabulary
+
+
+def new_run(
+    config: PretrainConfig, accelerator: Accelerator, loaded: LoadedModel, rows: Rows, precision: ComputePrecision
+) -> Run:
+    """Returns the run of a model, wrapped for its backend, with the cost of a step."""
+    recipe, runtime, stage = config.recipe, config.runtime, zero_stage(accelerator)
+    is_half, lengths = precision != "no", rows.manifest.report.train.document_lengths
+    work = Work(
+        row_length=rows.row_length,
+        selected_fraction=recipe.masking.selected_fraction,
+        is_half=is_half,
+        is_checkpointed=runtime.activation_checkpointing,
+        has_all_logits=stage == PARTITIONED_PARAMETERS,
+        document_length=document_length(lengths, rows.row_length) if recipe.isolate_documents else None,
+    )
+    objective = MlmObjective(loaded.model, precision, recipe.isolate_documents)
+    cost, num_parameters = cost_of(loaded.model, work), loaded.model.num_parameters()
+    if runtime.activation_checkpointing:
+        checkpoint_activations(loaded.model)
+    peak = (runtime.peak_flops or peak_flops()) if is_half else None
+    backend_kind = DeepSpeedBackend if stage else PlainBackend
+    return Run(
+        folder=Path(config.run),
+        accelerator=accelerator,
+        backend=backend_kind.wrap(accelerator, objective.train(), replace(recipe, precision=precision)),
+        runtime=runtime,
+        num_parameters=num_parameters,
+        cost=cost,
+        peak_tokens_per_second=peak and peak * accelerator.num_processes / cost.flop_per_token,
+    )
+
+
+def new_record(
+    config: PretrainConfig, begin: ResumePoint, loaded: LoadedModel, rows: Rows, accelerator: Accelerator
+) -> RunRecord:
+    """Returns what the checkpoints of the run say of it; what a resumed run began with stays as it was."""
+    saved, provenance, architecture = begin.saved, loaded.provenance, config.start.architecture
+    if saved:
+        cursor, architecture_sha256 = saved.first_cursor, saved.architecture_sha256
+    else:
+        cursor = first_cursor(provenance.started_from, rows, config.recipe, accelerator)
+        architecture_sha256 = sha256_of(Path(architecture)) if architecture else None
+    return RunRecord(
+        tokenizer=loaded.tokenizer,
+        settings=to_toml(replace(config, more_steps=None)),
+        recipe=config.recipe,
+        provenance=provenance,
+        trained_on=training_record(config.recipe, rows, config.rows, begin.precision),
+        carried=loaded.carried,
+        cursor=cursor,
+        rows_plan=rows.manifest.plan,
+        architecture_sha256=architecture_sha256,
+        continuations=begin.continuations,
+    )
+
+
+def run_evaluation(
+    config: PretrainConfig, run: Run, record: RunRecord, vocabulary: Vocabulary, saved: CheckpointState | None
+) -> RunEvaluation:
+    """Returns what measures the model of a run on the held-out rows, and prints how its attention was checked."""
+    extension, stops = record.provenance.extension, config.runtime.stop_when_recovered
+    if stops and extension is None:
+        raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
+    held_out, objective = open_named_rows(config.rows, "held_out", verified=False), run.backend.objective
+    masks = (config.recipe.held_out, vocabulary.maskable, vocabulary.special)
+    size, pairs = rows_per_evaluation_batch(run), pair_kind(config.recipe.pairs)
+    frozen = FrozenRows(held_out, *masks, size, pairs, objective.isolates_documents)
+    check_rows_fit_model(held_out, vocabulary, pairs=pairs)
+    if attention_name(objective.encoder) == ATTENTION_NAME and run.accelerator.device.type != "cpu":
+        for note in check_packed_attention(objective, frozen):
+            run.accelerator.print(note)
+    has_recovered = saved is not None and recovered_before_continuation(saved.state, record.continuations)
+    return RunEvaluation(
+        objective=objective,
+        frozen=frozen,
+        base_positions=extension.base_positions if extension else held_out.row_length,
+        base=extension.base if extension else None,
+        tokenizer=record.tokenizer,
+        num_examples=config.tracking.num_examples,
+        accelerator=run.accelerator,
+        stops_when_recovered=stops and not has_recovered,
+    )
 
 
 def step_batches(
-    run: Run, record: RunRecord, rows: Rows, vocabulary: Vocabulary, saved: MicroBatch | None
+    run: Run, record: RunRecord, rows: Rows, vocabulary: Vocabulary, saved: CheckpointState | None
 ) -> StepBatches:
-    """Returns this rank's training batches; a step has as many rows as hold batch_tokens at their mean fill.
+    """Returns this rank's training batches, and prints notes on them.
 
-    `saved` is the micro-batch of the checkpoint that the run resumes from. Prints notes on the batches. Raises
-    TrainingError when not even one row fits into memory, DataError for words that the tokens do not tell.
+    Raises TrainingError when not even one row fits into memory, DataError for words that the tokens do not tell.
     """
-    accelerator, num_processes, recipe = run.accelerator, run.accelerator.num_processes, record.recipe
-    mixture = mixture_of(recipe.weights, rows.manifest.sources("train"))
-    mean_fill = rows.mean_fill * (mixture.fill if mixture else 1)
-    num_rows = rows_per_step(recipe.batch_tokens, rows.row_length, mean_fill, num_processes)
-    for note in batch_notes(recipe, rows, num_rows, round(num_rows * rows.row_length * mean_fill)):
+    accelerator, recipe = run.accelerator, record.recipe
+    drawn = Recipe.of(recipe, rows, vocabulary, accelerator.num_processes, record.provenance.first_epoch)
+    for note in batch_notes(recipe, rows, drawn.rows_per_step, drawn.tokens_per_step(rows)):
         accelerator.print(note)
-    pad = None if run.backend.objective.reads_packed_batches else vocabulary.special.pad
-    pairing = Pairing(recipe.pairs.kind, vocabulary.special) if recipe.pairs else None
-    maskable, isolates = vocabulary.maskable_in(recipe.masking.unit), recipe.isolate_documents
-    first_epoch = record.provenance.first_epoch
-    drawn = Recipe(recipe.seed, num_rows, recipe.masking, maskable, pad, mixture, isolates, pairing, first_epoch)
-    per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
-    return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)
+    if run.backend.objective.reads_packed_batches:
+        drawn = replace(drawn, pad=None)
+    previous = saved.state.micro_batch if saved else None
+    per_micro_batch = rows_per_micro_batch(run, drawn.rows_per_step, rows.row_length, previous)
+    return StepBatches(rows, drawn, accelerator.process_index, accelerator.num_processes, per_micro_batch)
