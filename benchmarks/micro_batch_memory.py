@@ -14,7 +14,7 @@ and for padded rows, a mask value for each pair of tokens. longmlm's rows have n
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -136,9 +136,9 @@ def saved_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
     return sum(storage.nbytes() for storage in saved.values())
 
 
-def table_line(name: str, shape: Shape, mode: Mode, share: float = USED_SHARE) -> str:
+def table_line(name: str, shape: Shape, mode: Mode, share: float = USED_SHARE, lengths: Sequence[int] = LENGTHS) -> str:
     """Returns the rows that fit, by length, as a line of a Markdown table."""
-    rows = (rows_that_fit(replace(shape, row_length=length), mode, share) for length in LENGTHS)
+    rows = (rows_that_fit(replace(shape, row_length=length), mode, share) for length in lengths)
     return f"| {name} | {' | '.join(str(number or 'none') for number in rows)} |"
 
 

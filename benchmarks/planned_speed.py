@@ -22,7 +22,7 @@ FACTOR = 1.5
 def planned(shape: Shape) -> Callable[[], float]:
     """Returns the plan's measurement."""
     work = Work(shape.row_length, Masking().selected_fraction, is_half=True)
-    return lambda: cpu_tokens_per_second(shape.config(), work, shape.dropout)
+    return lambda: cpu_tokens_per_second(shape.without_weights(), work, shape.dropout)
 
 
 def comparison(shape: Shape) -> Comparison:

@@ -1,5 +1,6 @@
 """Estimated costs of training, compared with what torch counts while training."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from longmlm.model.cost import USED_SHARE, Cost, Work, cost_of, document_length,
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
-from longmlm.model.window_attention import use_window
+from longmlm.model.window_attention import use_window, window_of
 from tests.support.families import tiny_model
 
 SIZES = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 4, "vocab_size": 700, "pad_token_id": 0}
@@ -59,16 +60,25 @@ def saved_bytes(objective: MlmObjective, batch: MlmBatch) -> int:
 
 def test_flop_are_those_that_torch_counts(any_kind: tuple[str, int]) -> None:
     more = {"local_attention": 128} if any_kind[0] == "modernbert" else {}  # eager attention computes all pairs
-    model = tiny_model(*any_kind, num_positions=64, **more).train()
+    model = tiny_model(*any_kind, num_positions=64, **more)
     set_dropout(model, 0.0)
-    model.set_attn_implementation("eager")
     for length in (16, 40):
         batch = batch_of(length, num_rows=50)  # DeBERTa computes its relative positions once for all rows
+        expected = cost_of(model, Work(length, len(batch.selected) / batch.input_ids.numel(), is_half=False))
+        eager = copy.deepcopy(model).train()
+        eager.set_attn_implementation("eager")
         with FlopCounterMode(display=False) as counter:
-            MlmObjective(model)(batch)["mlm"].loss_sum.backward()
-        work = Work(length, len(batch.selected) / batch.input_ids.numel(), is_half=False)
-        expected = cost_of(model, work).flop_per_token * batch.input_ids.numel()
-        assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
+            MlmObjective(eager)(batch)["mlm"].loss_sum.backward()
+        assert counter.get_total_flops() == pytest.approx(expected.flop_per_token * batch.input_ids.numel(), rel=0.02)
+
+
+def test_a_model_is_as_it_was_after_its_cost_is_counted() -> None:
+    model = tiny_model("roberta", 1, num_positions=64).eval()
+    use_window(model, Window(10, 1))
+    logits = model(batch_of(64).input_ids).logits
+    cost_of(model, Work(60, 0.15, is_half=True))
+    assert not model.training and window_of(model) == Window(10, 1)
+    assert torch.equal(model(batch_of(64).input_ids).logits, logits)
 
 
 def test_local_attention_counts_the_tokens_in_its_window() -> None:
@@ -77,9 +87,9 @@ def test_local_attention_counts_the_tokens_in_its_window() -> None:
     assert model.config.sliding_window == 4
     per_token = {length: cost_of(model, Work(length, 0.15, False)).flop_per_token for length in (8, 9, 10, 64)}
     width = model.config.hidden_size
-    assert per_token[9] - per_token[8] == 12 * 2 * width
-    assert per_token[10] - per_token[9] == 12 * width
-    assert per_token[64] - per_token[10] == 12 * 54 * width
+    assert per_token[9] - per_token[8] == pytest.approx(12 * 2 * width)
+    assert per_token[10] - per_token[9] == pytest.approx(12 * width)
+    assert per_token[64] - per_token[10] == pytest.approx(12 * 54 * width)
 
 
 def test_a_window_makes_cost_and_memory_linear_in_the_row_length() -> None:
@@ -87,12 +97,20 @@ def test_a_window_makes_cost_and_memory_linear_in_the_row_length() -> None:
     full = {length: cost_of(model, Work(length, 0.15, False)) for length in (20, 60)}
     use_window(model, Window(10, 1))
     windowed = {length: cost_of(model, Work(length, 0.15, False)) for length in (20, 30, 60)}
-    width = model.config.hidden_size
     assert windowed[20] == full[20]
     assert windowed[60].flop_per_token == windowed[30].flop_per_token
-    assert windowed[60].attention_flop_per_token == 12 * 2 * (10 + 1 + 10 + 1) * width
-    assert full[60].attention_flop_per_token == 12 * 2 * 60 * width
-    assert windowed[60].row_bytes == 2 * windowed[30].row_bytes
+    fewer = full[60].flop_per_token - windowed[60].flop_per_token
+    assert fewer == pytest.approx(12 * 2 * (60 - (10 + 1 + 10 + 1)) * model.config.hidden_size)
+    assert windowed[60].row_bytes == pytest.approx(2 * windowed[30].row_bytes, rel=1e-6)
+
+
+def test_on_a_gpu_blocks_of_a_window_with_dropout_copy_their_keys() -> None:
+    model = tiny_model("roberta", 1, num_positions=64)
+    use_window(model, Window(10, 1))
+    for dropout in (0.0, 0.1):
+        set_dropout(model, dropout)
+        on_cpu, on_gpu = (cost_of(model, Work(60, 0.15, False, has_gpu=flag)).row_bytes for flag in (False, True))
+        assert on_gpu - on_cpu == (2 * 2 * 60 * model.config.hidden_size * 4 * 60 // 128 if dropout else 0)
 
 
 def test_attention_to_isolated_documents_costs_as_much_as_their_length() -> None:
@@ -106,40 +124,42 @@ def test_attention_to_isolated_documents_costs_as_much_as_their_length() -> None
     assert saved == pytest.approx(12 * 2 * 40 * width)
     assert cost_of(packed, isolated).row_bytes == cost_of(packed, whole).row_bytes
     assert cost_of(padded, isolated).flop_per_token == cost_of(padded, whole).flop_per_token  # it computes all pairs
+    before = cost_of(packed, isolated).flop_per_token
     use_window(packed, Window(5, 1))
-    assert cost_of(packed, isolated).attention_flop_per_token == 12 * 2 * (5 + 1 + 5 + 1) * width
+    saved = before - cost_of(packed, isolated).flop_per_token
+    assert saved == pytest.approx(12 * 2 * (20 - (5 + 1 + 5 + 1)) * width)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
-@pytest.mark.parametrize("family", ["modernbert", "mpnet"])
-def test_memory_of_a_row_of_isolated_documents_is_what_autograd_keeps_of_it(family: str, precision: str) -> None:
-    config = AutoConfig.for_model(family, **SIZES, **WIDE[family], max_position_embeddings=600)
-    model = AutoModelForMaskedLM.from_config(config)
-    objective = MlmObjective(model, precision, isolates_documents=True).train()
-    set_dropout(objective, 0.0)
-    one, two = (
-        saved_bytes(objective, replace(batch_of(512, rows), isolated_lengths=(200, 312) * rows)) for rows in (1, 2)
-    )
-    predicted = cost_of(model, Work(512, 1 / 8, precision != "no", document_length=300)).row_bytes
-    assert predicted == pytest.approx(two - one, rel=0.2)
-
-
-@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
-@pytest.mark.parametrize("family", [*WIDE, "window"])
+@pytest.mark.parametrize("family", [*WIDE, "window", "isolated"])
 def test_memory_of_a_row_is_what_autograd_keeps_of_it(family: str, precision: str) -> None:
-    """The model is so large that what does not grow with the tokens is negligible."""
-    name = "roberta" if family == "window" else family
+    """The model is so large that what does not grow with the tokens is negligible. Rows that are not packed are padded.
+
+    The memory of embeddings and head is a formula, which is off by up to a tenth of so small a model's.
+    """
+    name = {"window": "roberta", "isolated": "modernbert"}.get(family, family)
     config = AutoConfig.for_model(name, **SIZES, **WIDE[name], max_position_embeddings=600)
     model = AutoModelForMaskedLM.from_config(config)
     use_window(model, Window(64, 1) if family == "window" else None)
     use_packed_attention(model)
-    objective = MlmObjective(model, precision).train()
+    objective = MlmObjective(model, precision, isolates_documents=family == "isolated").train()
     for dropout in (0.0, 0.1):
         set_dropout(objective, dropout)
-        is_packed = objective.reads_packed_batches
-        one, two = (saved_bytes(objective, batch_of(512, num_rows, is_packed)) for num_rows in (1, 2))
+        one, two = (saved_bytes(objective, training_batch(objective, num_rows)) for num_rows in (1, 2))
         predicted = cost_of(objective.model, Work(512, 1 / 8, precision != "no")).row_bytes
-        assert predicted == pytest.approx(two - one, rel=0.2)
+        assert predicted == pytest.approx(two - one, rel=0.12)
+
+
+def training_batch(objective: MlmObjective, num_rows: int) -> MlmBatch:
+    """Returns packed rows; or padded ones, of two documents each if they are isolated."""
+    if objective.reads_packed_batches:
+        return batch_of(512, num_rows, is_packed=True)
+    batch = batch_of(512, num_rows)
+    if objective.isolates_documents:
+        return replace(batch, isolated_lengths=(200, 312) * num_rows)
+    mask = torch.ones_like(batch.input_ids, dtype=torch.bool)
+    mask[:, -1] = False
+    return replace(batch, attention_mask=mask)
 
 
 def test_recomputed_activations_take_a_fraction_and_give_the_same_gradients(any_kind: tuple[str, int]) -> None:
@@ -199,7 +219,7 @@ def test_peak_and_memory_are_those_of_the_gpu_by_its_name(
 def test_the_largest_micro_batch_fits_and_one_row_more_does_not(
     free_bytes: int, row_bytes: int, row_logit_bytes: int
 ) -> None:
-    found = Cost(1.0, 1, 1, row_bytes, 1, 1, row_logit_bytes)
+    found = Cost(1.0, 1, row_bytes, 1, 1, row_logit_bytes)
     fitting = found.fitting_rows(free_bytes, 10**8)
     room = int(USED_SHARE * free_bytes) - 10**8
     assert found.batch_bytes(fitting) <= room < found.batch_bytes(fitting + 1)

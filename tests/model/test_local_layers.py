@@ -114,8 +114,8 @@ def test_copies_keep_their_local_layers() -> None:
     objective = local(("roberta", 1))
     use_packed_attention(objective.model)
     other, batch = copy.deepcopy(objective), batch_of([16])
-    assert window_of(other.model.config) == WINDOW
-    assert layers_by_window(other.model.config) == {WINDOW: 1, None: 1}
+    assert window_of(other.model) == WINDOW
+    assert layers_by_window(other.model) == {WINDOW: 1, None: 1}
     with torch.no_grad():
         assert torch.equal(other.logits(batch), objective.logits(batch))
 

@@ -8,7 +8,7 @@ from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.planning import speed
 from longmlm.planning.speed import cpu_tokens_per_second, gpu_tokens_per_second
-from tests.support.families import NUM_POSITIONS, SPECIAL_OF_OTHERS, tiny_config, tiny_model
+from tests.support.families import NUM_POSITIONS, SPECIAL_OF_OTHERS, tiny_model
 
 LENGTH = 256
 
@@ -31,21 +31,21 @@ def measured(monkeypatch):
 @pytest.mark.parametrize("kind", [("roberta", 1), ("distilbert", 0)])
 def test_layers_and_attention_add_up(kind, measured):
     measured(1.0, 3.0, 0.5)  # a layer takes 1 s for 1,024 tokens, attention 0.5 s for 256 tokens
-    config = tiny_config(*kind)
-    config.num_hidden_layers = 5
+    model = tiny_model(*kind)
+    model.config.num_hidden_layers = 5
     seconds = (1.0 + 4 * 1.0) / 1024 + 5 * 0.5 / LENGTH**2 * (LENGTH - 128)
     work = Work(LENGTH, 0.15, is_half=False)
-    assert cpu_tokens_per_second(config, work, 0.1) == pytest.approx(1 / seconds)
+    assert cpu_tokens_per_second(model, work, 0.1) == pytest.approx(1 / seconds)
     recomputed = Work(LENGTH, 0.15, is_half=False, is_checkpointed=True)
-    assert cpu_tokens_per_second(config, recomputed, 0.1) == pytest.approx(0.75 / seconds)
-    assert config.num_hidden_layers == 5
+    assert cpu_tokens_per_second(model, recomputed, 0.1) == pytest.approx(0.75 / seconds)
+    assert model.config.num_hidden_layers == 5
 
 
 def test_a_window_takes_the_same_time_per_token_at_any_length(measured):
     measured(1.0, 3.0, 0.5)
     model = tiny_model("roberta", 1)
     use_window(model, Window(70, 1))
-    speeds = [cpu_tokens_per_second(model.config, Work(length, 0.15, is_half=False), 0.1) for length in (1024, 8192)]
+    speeds = [cpu_tokens_per_second(model, Work(length, 0.15, is_half=False), 0.1) for length in (1024, 8192)]
     assert speeds[0] == speeds[1]
     layers, attended = model.config.num_hidden_layers, 2 * 70 + 2
     seconds = (1.0 + (layers - 1) * 1.0) / 1024 + layers * 0.5 / (1024 * attended) * (attended - 128)
@@ -56,12 +56,12 @@ def test_a_window_takes_the_same_time_per_token_at_any_length(measured):
 def test_a_family_with_computed_positions_is_measured(family, pad, measured):
     measured(1.0, 3.0, 0.5)
     work = Work(NUM_POSITIONS, 0.15, is_half=False)
-    assert cpu_tokens_per_second(tiny_config(family, pad), work, 0.1) == pytest.approx(1024 / 2)
+    assert cpu_tokens_per_second(tiny_model(family, pad), work, 0.1) == pytest.approx(1024 / 2)
 
 
 def test_a_deeper_model_is_slower_when_it_is_measured():
-    few, many = tiny_config("bert", 0), tiny_config("bert", 0)
-    few.num_hidden_layers, many.num_hidden_layers = 1, 200
+    few, many = tiny_model("bert", 0), tiny_model("bert", 0)
+    few.config.num_hidden_layers, many.config.num_hidden_layers = 1, 200
     work = Work(32, 0.15, is_half=False)
     torch.manual_seed(0)
     assert cpu_tokens_per_second(few, work, 0.0) > 5 * cpu_tokens_per_second(many, work, 0.0) > 0

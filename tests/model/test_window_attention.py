@@ -213,7 +213,7 @@ def test_a_window_that_covers_the_row_is_full_attention_bit_for_bit(lengths: lis
             set_dropout(objective, dropout)
             use_window(objective.model, window)
             use_packed_attention(objective.model)
-            assert window_of(objective.model.config) == window
+            assert window_of(objective.model) == window
             found.append(loss_and_gradients(objective, batch_of(lengths)))
         assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
@@ -253,7 +253,7 @@ def test_only_models_with_a_learned_table_have_windows(any_kind: tuple[str, int]
     error = pytest.raises(ModelError, match=f"roberta, .* models, not for {any_kind[0]}: remove it")
     with nullcontext() if is_learned else error:
         use_window(model, Window(3, 1))
-    assert window_of(model.config) == (Window(3, 1) if is_learned else None)
+    assert window_of(model) == (Window(3, 1) if is_learned else None)
 
 
 def test_packed_attention_does_not_replace_a_window_and_copies_keep_it() -> None:
@@ -261,8 +261,8 @@ def test_packed_attention_does_not_replace_a_window_and_copies_keep_it() -> None
     use_window(model, Window(4, 2))
     use_window(other, Window(40, 0))
     use_packed_attention(model)
-    assert window_of(copy.deepcopy(model).config) == window_of(model.config) == Window(4, 2)
-    assert window_of(other.config) == Window(40, 0)
+    assert window_of(copy.deepcopy(model)) == window_of(model) == Window(4, 2)
+    assert window_of(other) == Window(40, 0)
     assert "longmlm" not in str(model.config.to_dict())
 
 
@@ -275,4 +275,4 @@ def test_a_window_can_be_set_for_a_while() -> None:
         with pytest.raises(ModelError, match="shape .rows, tokens. only"):
             model(ids, attention_mask=torch.zeros(1, 1, 16, 16))
     assert torch.equal(model(ids).logits, before)
-    assert window_of(model.config) is None
+    assert window_of(model) is None

@@ -79,8 +79,8 @@ def test_extend_says_what_keeps_more_accuracy(
 
 def test_all_that_loads_the_model_gets_its_window(long: Path) -> None:
     loaded = load_model(str(long))
-    assert window_of(loaded.model.config) == WINDOW
-    assert window_of(meta_model(str(long)).config) == WINDOW
+    assert window_of(loaded.model) == WINDOW
+    assert window_of(meta_model(str(long))) == WINDOW
     tokens = torch.randint(10, 290, (1, LONG_POSITIONS), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         windowed = loaded.model(tokens).logits
@@ -104,7 +104,7 @@ def test_a_window_that_covers_the_rows_evaluates_as_full_attention(world: World,
     extend(ExtendConfig(base=str(world.base), output=str(tmp_path / "long"), recipe=recipe))
     tokenizer, rows = AutoTokenizer.from_pretrained(world.long), [held_out(world.rows)[number] for number in range(8)]
     models = [load_model(str(folder)).model for folder in (tmp_path / "long", world.long)]
-    assert window_of(models[0].config) == Window(LONG_POSITIONS, 1)
+    assert window_of(models[0]) == Window(LONG_POSITIONS, 1)
     covered, full = (longmlm.evaluate(model, rows, tokenizer) for model in models)
     assert covered == full
 
@@ -124,7 +124,7 @@ def test_a_model_with_a_window_is_extended_with_a_window_only(long: Path, tmp_pa
     )
     assert code == 0
     assert "largest difference of a logit" in said
-    assert window_of(load_model(str(tmp_path / "longer")).model.config) == Window(5, 1)
+    assert window_of(load_model(str(tmp_path / "longer")).model) == Window(5, 1)
 
 
 def test_more_local_layers_than_the_model_has_are_refused(world: World, tmp_path: Path, run_here: Run) -> None:

@@ -150,8 +150,8 @@ def test_the_model_has_the_parameters_of_the_long_model(planned, world):
 
 def test_a_window_is_planned_for_and_advised_at_many_times_the_trained_positions(world, planned, monkeypatch):
     _, model = stage.planned_model(parse(PlanConfig, [*long_model(world), "--extend.recipe.attention-window", "4"]))
-    assert window_of(model.config) == Window(4, 1)
-    assert window_of(stage.planned_model(parse(PlanConfig, long_model(world)))[1].config) is None
+    assert window_of(model) == Window(4, 1)
+    assert window_of(stage.planned_model(parse(PlanConfig, long_model(world)))[1]) is None
     monkeypatch.setattr("longmlm.model.families.MANY_POSITIONS", 1)
     assert "times as many as were trained" in str(planned("--length", str(8 * NUM_POSITIONS)))
     assert "times as many as were trained" not in str(planned())

@@ -26,7 +26,6 @@ from longmlm.settings.shipped import PACKAGE
 ROWS = RowsSize(num_tokens=90_000, train_rows=900, held_out_rows=100, mean_fill=0.5, is_exact=True)
 COST = Cost(
     flop_per_token=1e9,
-    attention_flop_per_token=10**8,
     state_bytes=1600,
     row_bytes=100,
     evaluation_row_bytes=10,

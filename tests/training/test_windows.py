@@ -34,13 +34,13 @@ def test_the_window_goes_from_extend_to_the_proof_of_a_release(settings, train, 
     seen = set()
     predict = MlmObjective.predict
     monkeypatch.setattr(
-        MlmObjective, "predict", lambda self, batch: seen.add(window_of(self.model.config)) or predict(self, batch)
+        MlmObjective, "predict", lambda self, batch: seen.add(window_of(self.model)) or predict(self, batch)
     )
     start = replace(settings, rows=str(rows), start=Start(checkpoint=str(long)))
     run = train(replace(with_recipe(start, num_steps=2, warmup_steps=1), run=str(tmp_path / "run")))
     assert seen == {window, None}  # None: the base model
     best = best_checkpoint(run)
-    assert Window.of(read_provenance(best).extension) == window_of(load_model(str(best)).model.config) == window
+    assert Window.of(read_provenance(best).extension) == window_of(load_model(str(best)).model) == window
     models = {"base": str(base), "long_before": str(long), "long_after": str(best)}
     evaluate(EvaluateConfig(rows=str(rows), output=str(tmp_path / "evaluation"), **models))
     with_fresh_process_state()

@@ -1,21 +1,32 @@
-"""Estimates what training a model costs: FLOP per token, memory and disk."""
+"""Estimates what training a model costs: FLOP per token, memory and disk.
+
+The model is called as in training, on fake tensors, which have no content: torch counts the FLOP of matrix products,
+and hooks see what the layers save for the backward pass. Fused attention is the exception: what it saves depends on the
+device, which may not be in this machine. `Attention` takes its place.
+"""
 
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import nn
-from transformers import PreTrainedModel
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from longmlm.artifacts.run import SAVED_BYTES
-from longmlm.model.architecture import architecture_of, dropout_of
-from longmlm.model.families import FAMILIES
-from longmlm.model.mlm import MAX_LOGITS
-from longmlm.model.packed_attention import can_use_packed_attention
-from longmlm.model.window_attention import layers_by_window, window_of
+from longmlm.batches.collate import MlmBatch
+from longmlm.model.architecture import architecture_of, layers_of
+from longmlm.model.mlm import MAX_LOGITS, MlmObjective
+from longmlm.model.packed_attention import attention_name, can_use_packed_attention
+from longmlm.model.window import Window
+from longmlm.model.window_attention import WINDOW
 
 
 class Gpu(NamedTuple):
@@ -50,18 +61,19 @@ BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and the optimizer's two states
 BYTES_PER_LOGIT = 12  # fp32, with its gradients
 USED_SHARE = 0.85  # of the free memory; the rest is for temporary buffers, weights cast to bf16, and fragmentation
 CPU_TOKENS = 2048  # per micro-batch on a CPU
+BYTES_PER_SCORE = 12  # that a CPU's attention saves with dropout
+COUNTED = "longmlm-counted"  # the attention of a ForwardPass in transformers' registry
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """FLOP per token, in total and of attention; bytes of weights, gradients and optimizer, and of a checkpoint.
+    """FLOP per token; bytes of weights, gradients and optimizer, and of a checkpoint.
 
     A row takes `row_bytes` in training, `row_logit_bytes` of which are for logits, and `evaluation_row_bytes` in
     evaluation.
     """
 
     flop_per_token: float
-    attention_flop_per_token: int
     state_bytes: int
     row_bytes: int
     evaluation_row_bytes: int
@@ -96,45 +108,123 @@ class Work:
     has_all_logits: bool = False
     document_length: int | None = None
 
-    def attended_length(self, config: Any) -> int:
-        """Returns over how many tokens attention is computed: a row or, in packed batches, an isolated document."""
-        return self.document_length if self.document_length and can_use_packed_attention(config) else self.row_length
-
 
 def cost_of(model: PreTrainedModel, work: Work) -> Cost:
-    """Returns the cost of training the model.
+    """Returns the cost of training the model, whose layers are not to be checkpointed yet.
 
-    FLOP as in Kaplan et al. (2020) and Chowdhery et al. (2022, appendix B): 6 per matrix weight and token, and
-    12 * width per layer and token attended to; recomputation is not counted. The head runs on selected tokens only.
-
-    Bytes that autograd saves were measured with torch's saved_tensors_hooks. Each unit of the feed-forward layer,
-    counted twice if it is gated, takes 4 bytes in half precision and 8 in fp32; `_attention_bytes` gives the rest of a
-    layer. With activation checkpointing, every layer saves only its input, and one layer at a time, recomputed, saves
-    everything. Embeddings and head take 10 bytes per unit of width, and logits BYTES_PER_LOGIT.
+    FLOP are those of matrix products, three times as many as in a forward pass; recomputation is not counted. The head
+    runs on selected tokens only. Bytes are those that the layers save for the backward pass. With activation
+    checkpointing, every layer saves only its input, and one layer at a time, recomputed, saves everything. Embeddings
+    and head take 10 bytes per unit of width, and logits BYTES_PER_LOGIT.
     """
     parts, config = architecture_of(model), model.config
     num_parameters, num_layers = model.num_parameters(only_trainable=True), config.num_hidden_layers
     head = parts.decoder_weight.numel() + (parts.head_matrix.weight.numel() if parts.head_matrix else 0)
-    shared = _num_weights(parts.layers)  # ALBERT's layers share weights
-    applied = shared * num_layers // len(parts.layers)
-    num_weights = _num_weights(parts.encoder) - shared + applied + work.selected_fraction * head
-    attention = 12 * _num_attended(config, work.attended_length(config)) * config.hidden_size
-    widths = [part.in_features for part in parts.layers.modules() if isinstance(part, nn.Linear)]
-    feed_forward = max(widths) * (2 if FAMILIES[config.model_type].is_gated else 1)
-    per_width, per_pair = _attention_bytes(config, parts.layers, work)
-    layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward + per_pair * work.row_length
+    one, two = (forward_pass(model, work, num_rows) for num_rows in (1, 2))  # weights in half precision are in both
+    flop, saved = two.flop - one.flop, (two.saved_bytes - one.saved_bytes) // work.row_length
     logits = BYTES_PER_LOGIT * work.selected_fraction * config.vocab_size
-    rest = 10 * config.hidden_size + logits
-    kept = num_layers * 4 * config.hidden_size + layer if work.is_checkpointed else num_layers * layer
+    layer, rest = saved / num_layers, 10 * config.hidden_size + logits
+    kept = num_layers * 4 * config.hidden_size + layer if work.is_checkpointed else saved
     return Cost(
-        flop_per_token=float(6 * num_weights + attention),
-        attention_flop_per_token=attention,
+        flop_per_token=3 * flop / work.row_length + 6 * work.selected_fraction * head,
         state_bytes=BYTES_PER_PARAMETER * num_parameters,
         row_bytes=round(work.row_length * (rest + kept)),
         evaluation_row_bytes=round(work.row_length * (layer + rest)),
         checkpoint_bytes=SAVED_BYTES * num_parameters,
         row_logit_bytes=0 if work.has_all_logits else round(work.row_length * logits),
     )
+
+
+class Attention(torch.autograd.Function):
+    """Computes nothing, and saves what fused attention does: query, key, value, the output, and `num_more` bytes."""
+
+    @staticmethod
+    # pyrefly: ignore[bad-override]  # torch declares forward with *args
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, num_more: int) -> Tensor:
+        """Returns an output in the layout that transformers expects."""
+        output = torch.empty_like(query).transpose(1, 2).contiguous()
+        ctx.save_for_backward(query, key, value, output, torch.empty(num_more, dtype=torch.uint8))
+        return output
+
+
+@dataclass(slots=True)
+class ForwardPass:
+    """The FLOP of a forward pass, and the storages that its layers save for the backward pass, weights included."""
+
+    work: Work
+    is_packed: bool
+    flop: int = 0
+    saved: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+
+    @property
+    def saved_bytes(self) -> int:
+        """The bytes of these storages."""
+        return sum(storage.nbytes() for storage in self.saved.values())
+
+    def save(self, tensor: Tensor) -> Tensor:
+        """Notes a tensor that is saved; a fake one has no address, but an object of its own."""
+        storage = tensor.untyped_storage()
+        self.saved[storage._cdata] = storage  # noqa: SLF001
+        return tensor
+
+    def attend(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, _: object, dropout: float = 0.0, **options: Any
+    ) -> tuple[Tensor, None]:
+        """Takes the place of fused attention.
+
+        Packed rows have no mask, but on a GPU, blocks of a window with dropout copy their keys and values. Of padded
+        rows a mask is saved, a value for each pair of tokens, or with dropout on a CPU scores of each head.
+        """
+        work, window = self.work, cast("Window | None", getattr(module, WINDOW, None))
+        query, key, value = (one.to(torch.bfloat16) if work.is_half else one for one in (query, key, value))
+        num_rows, num_heads, length, head_dim = query.shape
+        attended, num_pairs, num_more = work.row_length, num_rows * length**2, 0
+        if not self.is_packed:
+            near = options.get("sliding_window")  # ModernBERT's counts the token itself
+            attended = min(attended, 2 * near - 1) if near else attended
+            num_more = num_pairs * (BYTES_PER_SCORE * num_heads if dropout and not work.has_gpu else query.itemsize)
+        else:
+            attended = work.document_length or attended
+            if window:
+                attended = window.num_attended(attended)
+            if window and work.has_gpu and dropout:
+                keys = min(work.row_length, window.block_size + 2 * window.each_side + window.num_global)
+                num_more = 2 * key.nbytes * keys // window.block_size
+        self.flop += 4 * num_rows * length * attended * num_heads * head_dim
+        return Attention.apply(query, key, value, num_more), None
+
+
+def forward_pass(model: PreTrainedModel, work: Work, num_rows: int) -> ForwardPass:
+    """Returns what so many rows, without selected tokens, cost in training: padded ones, if they cannot be packed."""
+    attention, is_training = attention_name(model), model.training
+    is_packed = attention != "eager" and can_use_packed_attention(model.config)
+    objective, counted = MlmObjective(model, "bf16" if work.is_half else "no"), ForwardPass(work, is_packed)
+    saving = saved_tensors_hooks(counted.save, lambda tensor: tensor)
+    with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
+        stack.callback(model.train, is_training)
+        if attention != "eager":  # whose products torch counts
+            AttentionInterface.register(COUNTED, counted.attend)
+            AttentionMaskInterface.register(COUNTED, _no_mask)
+            model.set_attn_implementation(COUNTED)
+            stack.callback(model.set_attn_implementation, attention)
+        for layer in layers_of(objective.encoder):
+            stack.callback(layer.register_forward_pre_hook(lambda *_: saving.__enter__()).remove)
+            stack.callback(layer.register_forward_hook(lambda *_: saving.__exit__(None, None, None)).remove)
+        weights = {
+            name: torch.empty(value.shape, dtype=value.dtype, requires_grad=value.requires_grad)
+            for name, value in (*objective.named_parameters(), *objective.named_buffers())
+        }
+        none, length = torch.zeros(0, dtype=torch.int64), work.row_length
+        tokens = torch.zeros((1, num_rows * length) if is_packed else (num_rows, length), dtype=torch.int64)
+        mask, row_lengths = (None, (length,) * num_rows) if is_packed else (tokens.bool(), ())
+        with FlopCounterMode(display=False) as flop:
+            functional_call(objective.train(), weights, (MlmBatch(tokens, mask, none, none, row_lengths=row_lengths),))
+    counted.flop += flop.get_total_flops()
+    return counted
+
+
+def _no_mask(**_: object) -> None:
+    return None
 
 
 def document_length(numbers: Sequence[int], row_length: int) -> int:
@@ -174,57 +264,3 @@ def gpu_of(name: str) -> Gpu | None:
     found = (gpu for pattern, gpu in GPUS.items() if re.search(rf"\b({pattern})\b", name, re.IGNORECASE))
     gpu, size = next(found, None), re.search(r"\b(\d+) ?GB\b", name, re.IGNORECASE)
     return gpu._replace(memory_gib=int(size[1])) if gpu and size else gpu
-
-
-def _num_weights(module: nn.Module) -> int:
-    """Returns the number of matrix weights applied to each token; DeBERTa's pos_* apply to relative positions."""
-    return sum(
-        part.weight.numel()
-        for name, part in module.named_modules()
-        if isinstance(part, nn.Linear | nn.Conv1d) and not name.rpartition(".")[2].startswith("pos_")
-    )
-
-
-def _num_attended(config: Any, row_length: int) -> int:
-    """Returns how many tokens and relative positions a token attends to, summed over the layers."""
-    match config.model_type:
-        case "modernbert":
-            local = min(row_length, 2 * config.sliding_window + 1)
-            return sum(local if kind == "sliding_attention" else row_length for kind in config.layer_types)
-        case "deberta" | "deberta-v2" if config.relative_attention:
-            most = config.max_relative_positions
-            span = most if most > 0 else config.max_position_embeddings
-            span = min(row_length, span) if config.model_type == "deberta" else span
-            buckets = getattr(config, "position_buckets", 0)  # of DeBERTa-v2, whose config does not declare it
-            positions = len(config.pos_att_type or ()) * (buckets if buckets > 0 else span)
-            return config.num_hidden_layers * (row_length + positions)
-        case _:
-            kinds = layers_by_window(config).items()
-            return sum(number * (window.num_attended(row_length) if window else row_length) for window, number in kinds)
-
-
-def _attention_bytes(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, int]:
-    """Returns the saved bytes per unit of width, and per pair of tokens that see each other, over all heads.
-
-    Scores are saved for families without a fused attention kernel. On a CPU with dropout they are also saved for
-    models that cannot use `packed_attention`; their fused attention saves a mask value for each pair, in the type of
-    the activations, on a GPU, where nearly every micro-batch has padding, and wherever documents are isolated.
-    """
-    dropout, heads, half = dropout_of(layers) > 0, config.num_attention_heads, work.is_half
-    width, not_fused = 27 if half else 36, heads * (2 if half else 4) * (3 if dropout else 1)
-    match config.model_type:
-        case "deberta":  # its attention is computed in fp32
-            return 73 if half else 80, heads * (28 if dropout else 20)
-        case "deberta-v2":
-            return 38 if half else 58, not_fused
-        case "mpnet" | "roformer":
-            return width, not_fused
-    window = window_of(config)
-    if window and work.has_gpu and dropout:  # copies of keys and values, for each block of queries
-        keys = min(work.row_length, window.block_size + 2 * window.each_side + window.num_global)
-        share = layers_by_window(config)[window] / config.num_hidden_layers
-        width += round(share * (4 if half else 8) * keys / window.block_size)
-    if can_use_packed_attention(config):
-        return width, 0
-    has_mask, has_scores = work.has_gpu or work.document_length is not None, dropout and not work.has_gpu
-    return width, (2 if half else 4) * has_mask + 12 * heads * has_scores

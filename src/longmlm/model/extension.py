@@ -28,6 +28,7 @@ from longmlm.model.mlm import max_positions_at_a_time
 from longmlm.model.packed_attention import attention_name
 from longmlm.model.position_table import extended_table, position_table_of, replace_positions
 from longmlm.model.terms import Terms, with_tokens
+from longmlm.model.window_attention import use_window, window_of
 from longmlm.settings.extend import STARTS_FROM_FIT
 
 MAX_COMPARED = 2048  # positions of the longest input
@@ -146,6 +147,7 @@ def write_extension(
             num_tokens = min(num_tokens, long.tokenizer.convert_tokens_to_ids(terms.tokens[0].content))
         written = load_model(str(partial)).model
         written.set_attn_implementation(attention_name(base.model))  # a window changes logits, but no weights
+        use_window(written, window_of(base.model))
         difference = largest_difference(base.model, written, num_tokens)
         may_change = extension is not None and extension.changes_trained_rows
         if not difference <= (math.inf if may_change else ROUNDING if terms else 0.0):

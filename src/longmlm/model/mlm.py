@@ -121,9 +121,8 @@ class MlmObjective(nn.Module):
     @property
     def reads_packed_batches(self) -> bool:
         """Whether the model can read packed batches; otherwise, it reads padded ones."""
-        config = self.encoder.config
-        window = window_of(config)
-        takes_no_mask = window is not None or config.model_type in RELEASED_FAMILIES
+        window = window_of(self.encoder)
+        takes_no_mask = window is not None or self.encoder.config.model_type in RELEASED_FAMILIES
         has_full_layers = window is not None and window.num_layers is not None  # which a mask makes slower
         packs = attention_name(self.encoder) == ATTENTION_NAME or has_full_layers
         return packs or (self.isolates_documents and takes_no_mask)
@@ -237,7 +236,8 @@ def attend_in_fp32(encoder: PreTrainedModel) -> None:
     layers = cast(Any, encoder).encoder.layer if encoder.config.model_type == "deberta" else ()
     for layer in layers:
         attention = layer.attention.self
-        attention.forward = partial(_run_in_fp32, attention.forward)
+        if not isinstance(attention.forward, partial):
+            attention.forward = partial(_run_in_fp32, attention.forward)
 
 
 def _run_in_fp32(forward: Callable[..., Any], hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:

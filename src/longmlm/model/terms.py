@@ -22,6 +22,7 @@ from longmlm.errors import ModelError, counted
 from longmlm.folders import sha256_of
 from longmlm.model.architecture import architecture_of, unused_bias
 from longmlm.model.loading import LoadedModel
+from longmlm.model.window_attention import use_window, window_of
 
 WORD_STARTS = "Ġ▁ "
 
@@ -130,4 +131,5 @@ def _with_rows(model: PreTrainedModel, pieces: dict[int, list[int]]) -> PreTrain
         {name: grown(weight) if any(weight is rows for rows in by_token) else weight for name, weight in state.items()}
     )
     larger.tie_weights()
+    use_window(larger, window_of(model))
     return larger.train(model.training)

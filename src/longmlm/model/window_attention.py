@@ -4,22 +4,20 @@ torch's attention runs on one block of queries at a time, with the keys in their
 training on a CPU, `ChunkedAttention` computes the blocks, which takes half the time and keeps no copies of the keys. On
 a GPU without dropout, FlexAttention skips keys that no query sees. Where the window covers the row, attention is full.
 
-A model's window is part of the name of its attention implementation, which is not stored in config.json. Where only
-the lowest layers are local, each layer's modules know its number.
+A model and the modules of its layers have their window as an attribute, since config.json is to stay stock.
 """
 
 import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast, no_type_check
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from longmlm.errors import ModelError
 from longmlm.model.architecture import layers_of
@@ -34,9 +32,8 @@ from longmlm.model.packed_attention import (
 )
 from longmlm.model.window import Window
 
-NAME = "longmlm-window-{}-{}-{}"  # in transformers' registry: tokens on each side, global tokens, local layers
-ALL = "all"
-LAYER = "longmlm_layer"  # attribute of a layer's modules, its number
+NAME = "longmlm-window"  # in transformers' registry
+WINDOW = "longmlm_window"  # attribute of an encoder, and of its layers' modules; None in a layer with full attention
 FLEX_BLOCK = 128
 MAX_VARIANTS = 64  # of the compiled kernel: beyond torch's limit of 8, it would compute all scores
 
@@ -55,14 +52,15 @@ def use_window(model: PreTrainedModel, window: Window | None) -> None:
         raise ModelError(f"attention_window is for {families} models, not for {model.config.model_type}: remove it")
     if window.num_layers is not None:
         check_local_layers(window.num_layers, model.config)
-    for number, layer in enumerate(layers_of(cast(PreTrainedModel, model.base_model))):
+    encoder = cast(PreTrainedModel, model.base_model)
+    setattr(encoder, WINDOW, window)
+    for number, layer in enumerate(layers_of(encoder)):
         for module in layer.modules():
-            setattr(module, LAYER, number)
-    name = NAME.format(window.each_side, window.num_global, window.num_layers or ALL)
-    AttentionInterface.register(name, functools.partial(window_attention, window=window))
-    AttentionMaskInterface.register(name, _padding_mask)
-    model.set_attn_implementation(name)
-    if attention_name(model) != name:  # transformers only warns
+            setattr(module, WINDOW, window if window.is_local(number) else None)
+    AttentionInterface.register(NAME, _attention_of_layer)
+    AttentionMaskInterface.register(NAME, _padding_mask)
+    model.set_attn_implementation(NAME)
+    if attention_name(model) != NAME:  # transformers only warns
         raise ModelError(
             f"transformers cannot change the attention of this {type(model).__name__}, and the model needs a window: "
             "install transformers anew, with its source files"
@@ -74,16 +72,14 @@ def _padding_mask(*, attention_mask: Tensor | None, **_: object) -> Tensor | Non
     return attention_mask
 
 
-def window_of(config: PreTrainedConfig) -> Window | None:
-    """Returns the window of models with this config; None for full attention."""
-    name = str(config._attn_implementation)  # noqa: SLF001 - transformers has no public getter
-    found = re.fullmatch(NAME.format(r"(\d+)", r"(\d+)", rf"(\d+|{ALL})"), name)
-    return Window(int(found[1]), int(found[2]), None if found[3] == ALL else int(found[3])) if found else None
+def window_of(model: PreTrainedModel) -> Window | None:
+    """Returns the window of a model; None for full attention."""
+    return getattr(model.base_model, WINDOW, None) if attention_name(model) == NAME else None
 
 
-def layers_by_window(config: PreTrainedConfig) -> dict[Window | None, int]:
-    """Returns how many layers of models with this config attend within a window, and how many (None) to whole rows."""
-    window, num_layers = window_of(config), config.num_hidden_layers
+def layers_by_window(model: PreTrainedModel) -> dict[Window | None, int]:
+    """Returns how many layers of a model attend within a window, and how many (None) to whole rows."""
+    window, num_layers = window_of(model), model.config.num_hidden_layers
     num_local = min(num_layers, window.num_layers or num_layers) if window else 0
     return {one: number for one, number in ((window, num_local), (None, num_layers - num_local)) if number}
 
@@ -91,13 +87,18 @@ def layers_by_window(config: PreTrainedConfig) -> dict[Window | None, int]:
 @contextmanager
 def attending_within(model: PreTrainedModel, window: Window | None) -> Iterator[None]:
     """Makes the model attend within the window, if there is one, until the block ends."""
-    before = attention_name(model)
+    before, window_before = attention_name(model), window_of(model)
     use_window(model, window)
     try:
         yield
     finally:
         if window:
             model.set_attn_implementation(before)
+            use_window(model, window_before)
+
+
+def _attention_of_layer(module: nn.Module, *states: Any, **options: Any) -> tuple[Tensor, None]:
+    return window_attention(module, *states, window=getattr(module, WINDOW, None), **options)
 
 
 def window_attention(
@@ -107,18 +108,18 @@ def window_attention(
     value: Float[Tensor, "rows heads length head_dim"],
     attention_mask: Tensor | None,
     *,
-    window: Window,
+    window: Window | None,
     **options: Any,
 ) -> tuple[Float[Tensor, "rows length heads head_dim"], None]:
-    """Computes attention within the window, in the form that transformers expects; see `packed_attention`.
+    """Computes attention within the window, if there is one, in the form that transformers expects.
 
-    In a packed batch it stays within a row, whose own first tokens are global. A layer above the local ones attends to
-    the whole row. Raises ModelError for a mask other than a padding mask.
+    In a packed batch it stays within a row, whose own first tokens are global; see `packed_attention`. Raises
+    ModelError for a mask other than a padding mask.
     """
     packed_rows = options.pop("packed_rows", None)
     if attention_mask is not None and attention_mask.ndim != query.ndim - 2:
         raise ModelError("a model with a window takes an attention mask of shape (rows, tokens) only")
-    if not window.is_local(getattr(module, LAYER, 0)) or (packed_rows is None and window.covers(query.shape[2])):
+    if window is None or (packed_rows is None and window.covers(query.shape[2])):
         mask = None if attention_mask is None else attention_mask[:, None, None, :].expand(-1, 1, query.shape[2], -1)
         return packed_attention(module, query, key, value, mask, packed_rows, **options)
     dropout, scale = options.get("dropout", 0.0), options.get("scaling") or query.shape[-1] ** -0.5

@@ -274,7 +274,7 @@ def planned_machine(config: PlanConfig, model: PreTrainedModel, cost: Cost, work
     started = training_processes(config)
     num_processes = started.num_processes or 1
     if not work.has_gpu:
-        speed = cpu_tokens_per_second(model.config, work, dropout_of(model))
+        speed = cpu_tokens_per_second(model, work, dropout_of(model))
         name = f"this CPU, {counted(torch.get_num_threads(), 'thread')}"
         memory_bytes = free_memory_bytes() // started.per_machine
         return Machine(name, memory_bytes, num_processes, speed, "measured now")

@@ -4,10 +4,11 @@ import copy
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoModelForMaskedLM, PretrainedConfig
+from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.architecture import set_dropout
@@ -16,7 +17,7 @@ from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import PackedRows, can_use_packed_attention, packed_attention, use_packed_attention
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 from longmlm.model.window import Window
-from longmlm.model.window_attention import layers_by_window, window_attention
+from longmlm.model.window_attention import layers_by_window, window_attention, window_of
 
 ASSUMED_MFU = 0.25  # an assumption: no GPU has been measured
 SHORT_LENGTH = 128
@@ -30,27 +31,27 @@ def gpu_tokens_per_second(gpu: Gpu, cost: Cost, work: Work) -> float:
     return ASSUMED_MFU * gpu.peak_flops / (cost.flop_per_token * (4 / 3 if work.is_checkpointed else 1))
 
 
-def cpu_tokens_per_second(config: PretrainedConfig, work: Work, dropout: float) -> float:
+def cpu_tokens_per_second(model: PreTrainedModel, work: Work, dropout: float) -> float:
     """Returns the tokens per second of this CPU, measured in a few seconds.
 
     Training with one and with three layers on short rows gives the time of a layer, and of embeddings and head.
     Attention, whose time per token grows with the tokens attended to, is measured separately, on a row of as many
     tokens as it is computed over, but at most 1024.
     """
-    attended = work.attended_length(config)
+    config: Any = model.config
+    attended = (can_use_packed_attention(config) and work.document_length) or work.row_length
     length = min(attended, 1024)
-    shallow, deep = _seconds_of(_step(config, 1, work, dropout), _step(config, 3, work, dropout))
+    shallow, deep = _seconds_of(_step(model, 1, work, dropout), _step(model, 3, work, dropout))
     per_token = (shallow + (config.num_hidden_layers - 1) * (deep - shallow) / 2) / (NUM_ROWS * SHORT_LENGTH)
-    for window, num_layers in layers_by_window(config).items():
+    for window, num_layers in layers_by_window(model).items():
         (attention,) = _seconds_of(_attention(config, work, dropout, length, window))
-        lengths = (SHORT_LENGTH, length, attended)
-        short, measured, long = (window.num_attended(one) if window else one for one in lengths)
-        per_token += num_layers * attention / (length * measured) * max(0, long - short)
+        measured, long = (window.num_attended(one) if window else one for one in (length, attended))
+        per_token += num_layers * attention / (length * measured) * max(0, long - SHORT_LENGTH)
     return 1 / (per_token * (4 / 3 if work.is_checkpointed else 1))
 
 
-def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float) -> Callable[[], object]:
-    config = copy.deepcopy(config)
+def _step(planned: PreTrainedModel, num_layers: int, work: Work, dropout: float) -> Callable[[], object]:
+    config: Any = copy.deepcopy(planned.config)
     config.num_hidden_layers = num_layers
     config.max_position_embeddings = max(config.max_position_embeddings, SHORT_LENGTH + 2)  # MPNet reserves 2
     if kinds := getattr(config, "layer_types", None):  # ModernBERT's, one per layer
@@ -58,6 +59,8 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
     model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
     if has_position_table(model):
         replace_positions(model, torch.zeros(SHORT_LENGTH, position_table_of(model).rows.embedding_dim))
+    if window_of(planned):
+        model.set_attn_implementation("sdpa")  # a short row is within the window
     use_packed_attention(model)
     objective = MlmObjective(model, "bf16" if work.is_half else "no").train()
     set_dropout(objective, dropout)
