@@ -195,30 +195,31 @@ class ForwardPass:
 
 
 def forward_pass(model: PreTrainedModel, work: Work, num_rows: int) -> ForwardPass:
-    """Returns what so many rows, without selected tokens, cost in training: padded ones, if they cannot be packed."""
-    attention, is_training = attention_name(model), model.training
+    """Returns what the encoder computes and saves for so many rows in training: padded ones, if it cannot pack them."""
+    attention, is_training = attention_name(model), model.base_model.training
     is_packed = attention != "eager" and can_use_packed_attention(model.config)
     objective, counted = MlmObjective(model, "bf16" if work.is_half else "no"), ForwardPass(work, is_packed)
-    saving = saved_tensors_hooks(counted.save, lambda tensor: tensor)
+    encoder, saving = objective.encoder, saved_tensors_hooks(counted.save, lambda tensor: tensor)
     with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
-        stack.callback(model.train, is_training)
+        stack.callback(encoder.train, is_training)
         if attention != "eager":  # whose products torch counts
             AttentionInterface.register(COUNTED, counted.attend)
             AttentionMaskInterface.register(COUNTED, _no_mask)
             model.set_attn_implementation(COUNTED)
             stack.callback(model.set_attn_implementation, attention)
-        for layer in layers_of(objective.encoder):
+        for layer in layers_of(encoder):
             stack.callback(layer.register_forward_pre_hook(lambda *_: saving.__enter__()).remove)
             stack.callback(layer.register_forward_hook(lambda *_: saving.__exit__(None, None, None)).remove)
         weights = {
             name: torch.empty(value.shape, dtype=value.dtype, requires_grad=value.requires_grad)
-            for name, value in (*objective.named_parameters(), *objective.named_buffers())
+            for name, value in (*encoder.named_parameters(), *encoder.named_buffers())
         }
         none, length = torch.zeros(0, dtype=torch.int64), work.row_length
         tokens = torch.zeros((1, num_rows * length) if is_packed else (num_rows, length), dtype=torch.int64)
         mask, row_lengths = (None, (length,) * num_rows) if is_packed else (tokens.bool(), ())
-        with FlopCounterMode(display=False) as flop:
-            functional_call(objective.train(), weights, (MlmBatch(tokens, mask, none, none, row_lengths=row_lengths),))
+        inputs = objective.encoder_inputs(MlmBatch(tokens, mask, none, none, row_lengths=row_lengths))
+        with objective.autocast(tokens), FlopCounterMode(display=False) as flop:
+            functional_call(encoder.train(), weights, (), inputs)
     counted.flop += flop.get_total_flops()
     return counted
 

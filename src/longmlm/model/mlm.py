@@ -140,11 +140,14 @@ class MlmObjective(nn.Module):
         if kind.startswith("deberta"):  # its layers take a mask of tokens by tokens, but its embeddings do not
             encoder = cast(Any, self.encoder)
             return encoder.encoder(encoder.embeddings(batch.input_ids), is_same_document(batch)).last_hidden_state
+        return self.encoder(**self.encoder_inputs(batch)).last_hidden_state
+
+    def encoder_inputs(self, batch: MlmBatch) -> dict[str, Any]:
+        """Returns the arguments that the encoder gets."""
         more = self._packing(batch) if batch.row_lengths else self._global_tokens(batch.input_ids)
-        mask = self.attention_mask(batch)
         if batch.token_type_ids is not None:
             more["token_type_ids"] = batch.token_type_ids
-        return self.encoder(input_ids=batch.input_ids, attention_mask=mask, **more).last_hidden_state
+        return {"input_ids": batch.input_ids, "attention_mask": self.attention_mask(batch), **more}
 
     def _states_by_document(self, batch: MlmBatch) -> Float[Tensor, "1 tokens width"]:
         """Returns the last hidden states of a released Longformer: each document of a packed batch is a row to it."""
