@@ -39,9 +39,8 @@ from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.masking import pair_kind
 from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, Tracking
-from longmlm.training.backend import PlainBackend
+from longmlm.training.backend import PARTITIONED_PARAMETERS, is_launched_with_deepspeed, new_backend, zero_stage
 from longmlm.training.checkpoint import check_room, first_cursor, run_precision
-from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch, zero_stage
 from longmlm.training.loop import start, train
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
 from longmlm.training.run import Run, RunRecord, Task, description, training_record, write_summary
@@ -60,7 +59,11 @@ def pretrain(config: PretrainConfig) -> None:
     check_installed(config.tracking.tracker)
     runtime = config.runtime
     precision = resolved_precision(config.recipe.precision)
-    deepspeed = plugin_of_launch(config.recipe.max_gradient_norm)
+    deepspeed = None
+    if is_launched_with_deepspeed():
+        from longmlm.training.deepspeed_backend import plugin_of_launch  # most runs need none of it
+
+        deepspeed = plugin_of_launch(config.recipe.max_gradient_norm)
     accelerator = launch(precision, runtime.num_processes, runtime.num_threads, runtime.hang_seconds, deepspeed)
     if not config.dry_run and not has_parent():  # longmlm run has printed the path
         accelerator.print(f"page: {Path(config.run) / PAGE_FILE}")
@@ -202,14 +205,14 @@ def new_run(
     config: PretrainConfig, accelerator: Accelerator, loaded: LoadedModel, rows: Rows, precision: ComputePrecision
 ) -> Run:
     """Returns the run of a model, wrapped for its backend, with the cost of a step."""
-    recipe, runtime, stage = config.recipe, config.runtime, zero_stage(accelerator)
+    recipe, runtime = config.recipe, config.runtime
     is_half, lengths = precision != "no", rows.manifest.report.train.document_lengths
     work = Work(
         row_length=rows.row_length,
         selected_fraction=recipe.masking.selected_fraction,
         is_half=is_half,
         is_checkpointed=runtime.activation_checkpointing,
-        has_all_logits=stage == PARTITIONED_PARAMETERS,
+        has_all_logits=zero_stage(accelerator) == PARTITIONED_PARAMETERS,
         document_length=document_length(lengths, rows.row_length) if recipe.isolate_documents else None,
     )
     objective = MlmObjective(loaded.model, precision, recipe.isolate_documents)
@@ -217,11 +220,10 @@ def new_run(
     if runtime.activation_checkpointing:
         checkpoint_activations(loaded.model)
     peak = (runtime.peak_flops or peak_flops()) if is_half else None
-    backend_kind = DeepSpeedBackend if stage else PlainBackend
     return Run(
         folder=Path(config.run),
         accelerator=accelerator,
-        backend=backend_kind.wrap(accelerator, objective.train(), replace(recipe, precision=precision)),
+        backend=new_backend(accelerator, objective.train(), replace(recipe, precision=precision)),
         runtime=runtime,
         num_parameters=num_parameters,
         cost=cost,
@@ -284,10 +286,7 @@ def run_evaluation(
 def step_batches(
     run: Run, record: RunRecord, rows: Rows, vocabulary: Vocabulary, saved: CheckpointState | None
 ) -> StepBatches:
-    """Returns this rank's training batches, and prints notes on them.
-
-    Raises TrainingError when not even one row fits into memory, DataError for words that the tokens do not tell.
-    """
+    """Returns this rank's training batches, in micro-batches that fit into memory, and prints notes on them."""
     accelerator, recipe = run.accelerator, record.recipe
     drawn = Recipe.of(recipe, rows, vocabulary, accelerator.num_processes, record.provenance.first_epoch)
     for note in batch_notes(recipe, rows, drawn.rows_per_step, drawn.tokens_per_step(rows)):

@@ -1,5 +1,6 @@
 """How ranks share one model and its optimizer: what the loop asks of a backend, and plain data parallelism."""
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DeepSpeedPlugin
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -16,6 +18,7 @@ from longmlm.runtime.watchdog import heartbeat
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.optimizer import Optimizer
 
+PARTITIONED_PARAMETERS = 3  # the stage of ZeRO
 OptimizerState = dict[str, Any]  # an optimizer's state_dict(), whose layout is torch's; in fp16 also "scaler"
 
 
@@ -162,3 +165,23 @@ def cpu_copies(state: dict[str, Tensor], is_kept: bool) -> dict[str, Tensor]:
 def _cpu_copy(value: Tensor, is_kept: bool) -> Tensor:
     heartbeat()
     return value.to("cpu", copy=True) if is_kept else torch.empty(0)
+
+
+def is_launched_with_deepspeed() -> bool:
+    """Returns whether Accelerate's launcher chose DeepSpeed."""
+    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+
+
+def zero_stage(accelerator: Accelerator) -> int:
+    """Returns the stage of ZeRO; 0 without DeepSpeed."""
+    plugin = accelerator.deepspeed_plugin
+    return 0 if plugin is None else cast(DeepSpeedPlugin, plugin).zero_stage
+
+
+def new_backend(accelerator: Accelerator, objective: MlmObjective, recipe: PretrainRecipe) -> Backend:
+    """Returns the backend that was launched, around an objective, with a new optimizer."""
+    if not zero_stage(accelerator):
+        return PlainBackend.wrap(accelerator, objective, recipe)
+    from longmlm.training.deepspeed_backend import DeepSpeedBackend  # most runs need none of it
+
+    return DeepSpeedBackend.wrap(accelerator, objective, recipe)

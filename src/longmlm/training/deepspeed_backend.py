@@ -34,10 +34,16 @@ from longmlm.errors import TrainingError
 from longmlm.model.mlm import LossSum, MlmObjective
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.settings.shipped import LAUNCHES
-from longmlm.training.backend import OptimizerState, cpu_copies, gather_state_dict
+from longmlm.training.backend import (
+    PARTITIONED_PARAMETERS,
+    OptimizerState,
+    cpu_copies,
+    gather_state_dict,
+    is_launched_with_deepspeed,
+    zero_stage,
+)
 from longmlm.training.optimizer import Optimizer
 
-PARTITIONED_PARAMETERS = 3  # the stage
 FIXED = {
     "gradient_predivide_factor": 1.0,
     "prescale_gradients": False,
@@ -141,12 +147,6 @@ class DeepSpeedBackend:
                     safe_set_full_optimizer_state(parameter, value, key)
 
 
-def zero_stage(accelerator: Accelerator) -> int:
-    """Returns the stage of ZeRO; 0 without DeepSpeed."""
-    plugin = accelerator.deepspeed_plugin
-    return 0 if plugin is None else cast(DeepSpeedPlugin, plugin).zero_stage
-
-
 def _full_value(value: Tensor) -> Tensor:
     """Returns an entry of the state dict in full; buffers are never partitioned."""
     from deepspeed.utils import safe_get_full_fp32_param
@@ -168,7 +168,7 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
     DeepSpeed's own precision and batch sizes are set accordingly. Raises TrainingError where the launch sets something
     else, and where DeepSpeed is not installed.
     """
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() != "true":
+    if not is_launched_with_deepspeed():
         return None
     if find_spec("deepspeed") is None:
         raise TrainingError("the launch uses DeepSpeed, which is not installed: pip install 'longmlm[deepspeed]'")
