@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-BEHIND = {"longmlm.batches.masking": 2, "longmlm.stages.pretrain": 69}  # these numbers may only fall
+BEHIND = {"longmlm.batches.masking": 2, "longmlm.stages.pretrain": 68}  # these numbers may only fall
 COUNT = """
 import sys, importlib
 importlib.import_module(sys.argv[1])
