@@ -108,7 +108,7 @@ def test_texts_are_split_by_the_rules_of_their_language_and_packing(tokenizer: P
     texts = ["Het is b.v. zo. En zo.", "Kort."]
     joined, separate = (longmlm.pack(texts, tokenizer, 200, packing=one) for one in ("full-sentences", "doc-sentences"))
     assert [len(rows) for rows in (joined, separate)] == [1, 2]
-    with pytest.raises(DataError, match="did you mean 'nl'"):
+    with pytest.raises(DataError, match="not an ISO 639 code"):
         longmlm.pack(texts, tokenizer, 200, language="dutch")
 
 

@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 def test_the_examples_in_the_docstrings_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names, failures = {}, []
-    runner = doctest.DocTestRunner(verbose=False)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
     for documented in (models, *(getattr(longmlm, name) for name in FUNCTIONS)):
         example = doctest.DocTestParser().get_doctest(inspect.getdoc(documented), names, documented.__name__, None, 0)
         assert example.examples

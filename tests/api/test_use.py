@@ -10,7 +10,6 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 import transformers.utils.logging as transformers_logging
 from accelerate.state import AcceleratorState
@@ -26,7 +25,6 @@ from transformers import (
 )
 
 import longmlm
-from longmlm.api import pipelines
 from longmlm.data.row import Row
 from tests.support.tiny import LONG_POSITIONS, World, demo_texts, with_fresh_process_state
 
@@ -50,16 +48,13 @@ def test_the_process_stays_as_it_was(
     assert AcceleratorState._shared_state == {}  # a Trainer may choose its precision afterwards
 
 
-def test_a_pipeline_leaves_the_process_as_it_was(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its stages run in processes of their own; the inputs are checked in this one."""
+def test_a_pipeline_leaves_the_process_as_it_was(tmp_path: Path, world: World) -> None:
     corpus = tmp_path / "corpus.csv"
     corpus.write_text("text\n" + "".join(f'"The {number}th lake, was calm."\n' for number in range(99)))
     settings = {"model": str(world.base), "corpus": [str(corpus)], "length": LONG_POSITIONS, "output": str(tmp_path)}
-    checked = []
-    monkeypatch.setattr(pipelines, "_execute", checked.append)
     process = _process_state()
-    longmlm.run(settings, until="prepare")
-    assert [config.prepare.recipe.sources[0].files for config in checked] == [(str(corpus),)]
+    result = longmlm.run(settings, until="prepare")
+    assert len(longmlm.read_rows(result.rows)) > 0
     assert _process_state() == process
 
 

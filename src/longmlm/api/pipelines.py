@@ -59,6 +59,8 @@ def run(
     mapping. Raises PipelineError for a stage that fails, with the line that it printed; its error is the cause.
 
     >>> result = longmlm.run("demo", output="demo", until="prepare")
+    [1/1] prepare: started, 0:00:00 so far
+    ...
     >>> result.rows, result.long_model, result.release
     (PosixPath('demo/rows'), None, None)
     """
