@@ -38,7 +38,7 @@ def test_what_follows_from_the_base_keys_is_no_key_of_a_file_and_no_option(tmp_p
     assert len(FOLLOWING) > 20
     for name in FOLLOWING:
         value = 48 if name.endswith(("row_length", "num_positions")) else "other"
-        with pytest.raises(ConfigError, match=rf"^{name}: unknown key in a pipeline"):
+        with pytest.raises(ConfigError, match=rf"^{name}: cannot be set in a pipeline"):
             resolved_pipeline(merged(BASE, table_of(name, value)))
         option = f"--{name.replace('_', '-')}"
         with pytest.raises(ConfigError, match=f"^unknown option {option}"):

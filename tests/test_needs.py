@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ REFUSED = (  # model, options, and two texts in the line with which they are ref
     ("roberta", "--launch ddp --pretrain.runtime.num-processes 2", "num_processes is 2", "launch = 'ddp' starts 8"),
     ("roberta", "--launch 'ddp -n 4' --pretrain.runtime.num-processes 2", "is 2", "launch = 'ddp -n 4' starts 4"),
     ("roberta", "--launch zero-2 --pretrain.recipe.precision fp16", "precision is fp16", "DeepSpeed"),
-    ("roberta", "--no-extension --pretrain.runtime.stop-when-recovered", "for a long model", "extension = false"),
+    ("roberta", "--no-extension --pretrain.runtime.stop-when-recovered", "for extended models", "extension = false"),
     ("roberta", "--pretrain.recipe.batch-tokens 10", "batch_tokens = 10 gives 0 rows of 40", "1 process"),
     ("roberta", "--launch two-cpu-processes --pretrain.recipe.batch-tokens 40", "gives 1 row", "at least 80"),
     ("roberta", f"{ROW_PAIRS} --pretrain.recipe.batch-tokens 1", "gives 0 rows", "1 process"),
@@ -201,11 +202,14 @@ def test_more_processes_than_gpus_stop_a_run_and_are_noted_by_a_plan(
         assert not machine_notes(settings(f"--launch '{launch}' --gpu A100", kind=PlanConfig))
         check(launch, "--until prepare")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    for launch in ("two-cpu-processes", "two-nodes-cpu", "single", "ddp -n 1", "ddp --use_cpu", "torchrun", "zero-2"):
+    for launch in ("single", "ddp -n 1", "torchrun", "zero-2"):
         check(launch)
     with monkeypatch.context() as patched:
-        patched.setenv("ACCELERATE_USE_CPU", "True")
-        check("ddp")
+        for launch in ("two-cpu-processes", "two-nodes-cpu", "ddp --use_cpu", "ddp"):
+            if launch == "ddp":
+                patched.setenv("ACCELERATE_USE_CPU", "True")
+            with pytest.raises(UserError, match="set CUDA_VISIBLE_DEVICES") if num_gpus else nullcontext():
+                check(launch)
     with monkeypatch.context() as patched:
         patched.setattr(torch.cuda, "device_count", lambda: 8)
         check("ddp")
@@ -237,7 +241,7 @@ def test_results_that_exist_need_nothing(kind: type) -> None:
     Path("text.jsonl").unlink()
     for folder in ("long", "rows", "evaluation", "release"):
         Path("out", folder).mkdir(parents=True)
-    with pytest.raises(UserError, match="out/release exists and is no release: move it away"):
+    with pytest.raises(UserError, match="out/release exists and is not a release: move it away"):
         check_inputs(config)
     Path("out/release", MANIFEST).write_text("{}", encoding="utf-8")
     check_inputs(config)

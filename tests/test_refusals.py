@@ -117,8 +117,8 @@ REFUSED = [  # a command, what is added to its settings, and words of the messag
     ("run", "pretrain.recipe.weights = 3", "pretrain.recipe.weights: a table is needed, not 3"),
     ("run", "pretrain.recipe.weights.a = 'x'", 'pretrain.recipe.weights.a: a number or a table is needed, not "x"'),
     ("run", f"language = ['{'a' * 99}']", "language: a string is needed, not a list"),
-    ("run", "prepare.output = 'x'", "prepare.output: unknown key in a pipeline, since it follows from"),
-    ("run", "[pretrain]\nrows = 'x'\n[release]\nmodel = 'x'", "release.model: unknown key in a pipeline"),
+    ("run", "prepare.output = 'x'", "prepare.output: cannot be set in a pipeline, which derives it from"),
+    ("run", "[pretrain]\nrows = 'x'\n[release]\nmodel = 'x'", "release.model: cannot be set in a pipeline"),
 ]
 BASE_KEYS = [  # what contradicts the value that stands in for a wrong base key is no error of the user's
     (f"{NO_CORPUS}", "language = 3", "language: a string is needed, not 3"),

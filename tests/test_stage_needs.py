@@ -134,7 +134,7 @@ def test_one_process_of_a_machine_checks(monkeypatch: pytest.MonkeyPatch, is_sec
     checked = []
     if is_second:
         launch_as_second_of_two(monkeypatch)
-    monkeypatch.setattr(cli, "_run", lambda *_: None)
+    monkeypatch.setattr(cli, "resolve_name", lambda _: lambda _: None)
     monkeypatch.setattr(needs, "check_inputs", checked.append)
     monkeypatch.setattr("sys.argv", ["longmlm", "pretrain", "mine.toml"])
     cli.main()

@@ -1,4 +1,4 @@
-"""Read the settings of a stage or a pipeline from TOML files and the command line; write them back as TOML."""
+"""Reads the settings of a stage or a pipeline from TOML files and the command line."""
 
 import functools
 import inspect
@@ -40,7 +40,7 @@ from longmlm.validation import adapter_of, problem, validated
 Config = TypeVar("Config")
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 READ_MODELS = (ExtendConfig, PrepareConfig, PretrainConfig, ResolvedPipeline)  # others choose a run's checkpoint
-FOLLOWS = "unknown key in a pipeline, since it follows from model, revision, length, output or rows: set one of these"
+FOLLOWS = "cannot be set in a pipeline, which derives it from model, revision, length, output and rows: set those"
 EXAMPLE = "What follows from base keys is shown for model = MODEL, corpus = TEXT, length = 1536 and output = OUTPUT."
 
 
@@ -218,8 +218,8 @@ def _note_launch(launch: object, paths: Sequence[Path]) -> None:
     if launch is not None and not (is_launched() or has_parent() or os.environ.keys() & MPI.keys()):
         files = " ".join(map(str, paths))
         print(
-            f"note: launch = {launch!r} is only used by longmlm run; this command trains in a single process. To start "
-            f"all of them: longmlm run {files} --until pretrain",
+            f"note: launch = {launch!r} is only used by longmlm run; this command trains in a single process. To train "
+            f"in all of them: longmlm run {files} --until pretrain",
             file=sys.stderr,
         )
 

@@ -57,7 +57,7 @@ LEAST_FILL, LEAST_TOKENS = 0.8, 3  # of rows of whole sentences on average; of a
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A check of the settings of a class, which raises a UserError, and what it leads to in a plan."""
+    """A check that raises a UserError for settings of a class, and whether a plan refuses or only notes that."""
 
     of: type
     check: Callable[[Any, Inputs], object]
@@ -65,7 +65,7 @@ class Need:
 
 
 def _check_new(stage: StageConfig) -> None:
-    """Raises FolderError if the result of a stage that has none yet cannot be written, or a release not replaced."""
+    """Raises FolderError if a new result of a stage cannot be written, or its release cannot be replaced."""
     if not (folder := result_of(stage)).is_dir():
         check_writable(folder)
     elif isinstance(stage, ReleaseConfig):
@@ -125,7 +125,7 @@ def _start_of(stage: PretrainConfig, inputs: Inputs) -> ModelFacts | None:
 
 
 def _check_start(stage: PretrainConfig, inputs: Inputs) -> None:
-    """Checks that the model can learn what the recipe says, and reads the rows."""
+    """Checks that the model supports the recipe, and that the rows fit its positions."""
     start, config = _start_of(stage, inputs), inputs.pipeline
     if start is None or start.config is None:
         return
@@ -252,7 +252,7 @@ def check_inputs(config: Any) -> None:
 
 
 def machine_errors(config: PlanConfig) -> Iterator[UserError]:
-    """Yields the errors of stages that are to run where this machine has no program, package or access."""
+    """Yields the errors that are due to this machine: a missing program, package, GPU or permission."""
     for need, settings, inputs in _needs(config):
         try:
             if need.in_plan == "noted":

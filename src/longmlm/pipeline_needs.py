@@ -1,4 +1,4 @@
-"""What would stop a pipeline after hours and is known before its first stage: settings, heads, what it releases."""
+"""Checks before the first stage what would otherwise stop a pipeline hours later: settings, heads, the release."""
 
 import os
 import re
@@ -33,7 +33,7 @@ ONNX_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The models and rows that settings name, each model read once; what stages of a `pipeline` make may be absent."""
+    """The models and rows that settings name, each model read once; what its `pipeline` makes may be absent."""
 
     pipeline: ResolvedPipeline | None = None
     facts_of: Callable[..., ModelFacts] = field(default_factory=lambda: cache(facts_of))
@@ -49,7 +49,7 @@ class Inputs:
         return os.path.realpath(name) in {os.path.realpath(result_of(stage)) for stage in stages}
 
     def is_given(self, name: str) -> bool:
-        """Returns whether a model has to be there, and is no run, whose checkpoints take long to verify."""
+        """Returns whether a model must exist already and is quick to check: a run's checkpoints take long to verify."""
         return not self.is_made(name) and not (Path(name) / CHECKPOINTS).is_dir()
 
     def model(self, name: str | None, revision: str | None = None, needs_weights: bool = True) -> ModelFacts | None:
@@ -89,11 +89,13 @@ def check_settings(config: ResolvedPipeline) -> None:
     runtime, launch = config.pretrain.runtime, config.launch
     started = 1 if launch is None else launched(launch).num_processes
     if config.pretrain.dry_run:
-        raise ConfigError("pretrain.dry_run trains nothing to go on with: use longmlm pretrain FILE --dry-run")
+        raise ConfigError("pretrain.dry_run writes no run for the next stages: use longmlm pretrain FILE --dry-run")
     if config.pretrain.more_steps is not None:
         raise ConfigError("pretrain.more_steps is for longmlm pretrain: pass --more-steps N to longmlm run instead")
     if runtime.stop_when_recovered and not config.extension:
-        raise ConfigError("pretrain.runtime.stop_when_recovered is for a long model, and extension = false: remove it")
+        raise ConfigError(
+            "pretrain.runtime.stop_when_recovered is for extended models, and extension = false: remove it"
+        )
     if launch and config.pretrain.recipe.precision == "fp16" and starts_deepspeed(launch):
         raise ConfigError(
             f"pretrain.recipe.precision is fp16, which DeepSpeed's backend does not support, and launch = {launch!r} "
@@ -213,7 +215,7 @@ def _check_card(config: ResolvedPipeline, inputs: Inputs) -> None:
 def check_is_release(folder: Path) -> None:
     """Raises FolderError if a folder in place of a release is something else, which is never replaced."""
     if not (folder / MANIFEST).is_file():
-        raise FolderError(f"{folder} exists and is no release: move it away, or name another folder")
+        raise FolderError(f"{folder} exists and is not a release: move it away, or name another folder")
 
 
 def check_has_rows(config: ReleaseConfig) -> str:
@@ -255,7 +257,7 @@ def check_onnx_size(num_bytes: int) -> None:
     """Raises ReleaseError for weights that are too large for ONNX."""
     if num_bytes > MAX_ONNX_BYTES:
         raise ReleaseError(
-            f"onnx/mlm.onnx would have {num_bytes / 1e9:.1f} GB, and its format is limited to 2 GB: set recipe.onnx = "
+            f"onnx/mlm.onnx would be {num_bytes / 1e9:.1f} GB, but the format is limited to 2 GB: set recipe.onnx = "
             "false"
         )
 

@@ -1,6 +1,6 @@
 """Which results of a pipeline are current: complete, and made from the settings and the inputs that are expected now.
 
-A result's own artifact records both, so a stage that was started by its own command is made like any other.
+A result's own artifact records both, so it does not matter whether the pipeline or the stage's command made it.
 """
 
 import os
@@ -142,9 +142,9 @@ def differences_of(config: ResolvedPipeline, name: str) -> list[Difference]:
 
 
 def made_from(stage: StageConfig, recorded: MadeFrom | None = None, skipped: Collection[str] = ()) -> MadeFrom:
-    """Returns what the result of a stage would be made from now: its settings, and what lies where they say.
+    """Returns what the result of a stage would be made from now: its settings, and the content of inputs.
 
-    Text is left out, since rows stand for it, and what lies at the paths in `skipped`. Files of checkpoints are read
+    The corpus is left out, since the rows identify it, and so are the paths in `skipped`. Files of checkpoints are read
     only if the weights in question are not those `recorded`: the best checkpoint may be damaged.
     """
     settings, inputs = dict(leaves(result_settings(stage))), dict[str, Input]()
@@ -181,7 +181,7 @@ def _content(key: str, name: str, recorded: str) -> str:
 
 
 def _rows(config: PrepareConfig, recorded: RowsPlan) -> tuple[MadeFrom, MadeFrom]:
-    """Returns what rows were made from, as their manifest records it or a run that was trained on them, and expected.
+    """Returns what rows were made from, as their manifest or a run trained on them records it, and what is expected.
 
     Text that is not there counts as unchanged.
     """
@@ -203,9 +203,9 @@ def _extension(stage: ExtendConfig, folder: Path) -> tuple[MadeFrom, MadeFrom]:
 
 
 def _differences_of_run(config: ResolvedPipeline) -> list[Difference]:
-    """Returns how a run differs, by its newest checkpoint that can be read: training skips damaged ones too.
+    """Returns how a run differs from what is expected, judged by its newest readable checkpoint, as training does.
 
-    Of a long model and rows that the pipeline made, it records what they were made from, so they need not exist.
+    The checkpoint records what the pipeline's long model and rows were made from, so these need not exist any more.
     """
     stage, extend = config.pretrain, config.extend
     run, start = Path(stage.run), stage.start.name
@@ -225,7 +225,7 @@ def _differences_of_run(config: ResolvedPipeline) -> list[Difference]:
 
 
 def absent_text(config: PrepareConfig) -> str:
-    """Returns a note if text of complete rows is not there, which then counts as unchanged; an empty text else."""
+    """Returns a note if text of complete rows is not there, which counts as unchanged; otherwise an empty string."""
     from longmlm.data.rows_plan import plan_rows  # as in _rows
 
     plan = read_rows_manifest(result_of(config)).plan if is_complete(config) else None
@@ -234,14 +234,14 @@ def absent_text(config: PrepareConfig) -> str:
 
 
 def _best(name: str) -> Path:
-    """Returns a model, of a run its best checkpoint, or the run itself before it has one."""
+    """Returns the path of a model; for a run, that of its best checkpoint, or the run itself if it has none yet."""
     with suppress(CheckpointError):
         return Path(likely_best_checkpoint(name))
     return Path(name)
 
 
 def _weights(name: str, recorded: str) -> str:
-    """Returns the hash of a model's weights, of a run those of its best intact checkpoint; empty without weights."""
+    """Returns the hash of a model's weights or, for a run, of its best intact checkpoint; empty if there are none."""
     best = _best(name)
     with suppress(FolderError):
         if recorded and listed_weights_sha256(best) == recorded:

@@ -104,7 +104,7 @@ def test_a_later_last_stage_needs_the_weights(
     kept, later = overlay(f"[compare]\nkeep_weights = {is_kept}\n".lower()), overlay(EVALUATE, "later.toml")
     compared(mine, kept)
     compared(mine, kept, later)
-    anew = "starts anew: its weights, which evaluate needs, are gone" in capsys.readouterr().out
+    anew = "starts over: its weights, which evaluate needs, are gone" in capsys.readouterr().out
     assert anew != is_kept
     assert len(runs.started) == 4
     compared(mine, kept)
@@ -130,7 +130,7 @@ def test_trials_with_other_rows_run_again(mine: str, runs: FakeRuns, capsys: pyt
     assert runs.names == FIRST * 2
     assert {trial.rows_sha256 for trial in comparison.trials} == {"of another text"}
     earlier = "its earlier result is now in out/compare/trials/tile/as-given/seed-42.earlier"
-    assert f"tile, seed 42 starts anew: other rows; {earlier}" in capsys.readouterr().out
+    assert f"tile, seed 42 starts over: other rows; {earlier}" in capsys.readouterr().out
 
 
 def test_a_finished_trial_that_cannot_run_again_keeps_its_result(

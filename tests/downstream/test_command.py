@@ -117,7 +117,7 @@ def test_only_the_best_trial_of_an_arm_keeps_its_model_unless_all_are_kept(
     run(task, "--keep-weights")
     assert len([*TRIALS.rglob("model")]) == 5
     assert len(runs.started) == 9 + 4
-    assert capsys.readouterr().out.count("starts anew: its model was removed") == 4
+    assert capsys.readouterr().out.count("starts over: its model was removed") == 4
 
 
 def test_faults_of_the_documents_are_found_before_any_trial(task: str, runs: FakeTrials) -> None:

@@ -75,7 +75,7 @@ def test_an_earlier_result_moves_aside(
     assert not has_finished(trial)
     assert not Trials(1).run(trial).was_finished
     assert attempts() == ["later"] and attempts("a.earlier") == ["earlier"]
-    assert f"a starts anew: {reason}; its earlier result is now in trials/a.earlier" in capsys.readouterr().out
+    assert f"a starts over: {reason}; its earlier result is now in trials/a.earlier" in capsys.readouterr().out
 
 
 def test_a_further_part_goes_on_with_what_is_there() -> None:
@@ -93,7 +93,7 @@ def test_a_broken_off_trial_resumes_or_is_removed(capsys: pytest.CaptureFixture[
     assert stopped.value.code == 143
     assert "[1/1] a stopped by SIGTERM: run the same command again to resume" in capsys.readouterr().err
     assert not Trials(1).run(planned("stops" if rows == "1" else "works", rows=rows)).was_finished
-    assert ("starts anew: other rows" in capsys.readouterr().out) == (rows == "2")
+    assert ("starts over: other rows" in capsys.readouterr().out) == (rows == "2")
     assert attempts() == (["stops", "stops"] if rows == "1" else ["works"])
 
 

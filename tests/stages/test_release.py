@@ -148,7 +148,7 @@ ERRORS = {
     "other weights": ({"model": "{nudged}"}, "was measured on other weights"),
     "other rows": ({"rows": "{long}"}, "holds no packed rows"),
     "no rows": ({"rows": "nowhere"}, "nowhere: no such folder"),
-    "output there": ({"output": "{empty}"}, "exists and is no release: move it away, or name another folder"),
+    "output there": ({"output": "{empty}"}, "exists and is not a release: move it away, or name another folder"),
 }
 
 

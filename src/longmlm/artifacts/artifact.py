@@ -7,8 +7,8 @@ wrote it:
 
 A file of another format, earlier or later, is refused in one line.
 
-What a result was made from is a MadeFrom: its settings, and its inputs by content. An input is the same under another
-name. One whose content is not known now, since it is not there, counts as unchanged.
+A MadeFrom records what a result was made from: its settings, and its inputs by content. Renaming an input does not
+change it. If its content cannot be read now, names are compared instead.
 """
 
 import functools
@@ -165,7 +165,7 @@ def _adapter(kind: type[Artifact]) -> Any:
 
 
 def to_toml(config: Any) -> str:
-    """Returns the settings as TOML that `read` accepts, without passwords; settings that are None are left out."""
+    """Returns the settings as TOML that `config.read` accepts, without passwords and without those that are None."""
     from longmlm.settings.pipeline import written_settings  # few of those who read artifacts write settings
 
     return tomli_w.dumps(redacted_settings(present(written_settings(config))))
@@ -215,7 +215,7 @@ class MadeFrom:
 
     @classmethod
     def of(cls, tables: Mapping[str, object], inputs: Mapping[str, Input | None]) -> Self:
-        """Returns what is made from these settings, but for those that say where something lies, and these inputs."""
+        """Returns a record of these settings, without those that only say where something is stored, and inputs."""
         settings = {name: value for name, value in leaves(tables) if not _is_location(name, value)}
         return cls(parse_json(json.dumps(settings)), {name: one for name, one in inputs.items() if one})
 

@@ -1,4 +1,4 @@
-"""Records of .csv files, whose fields may be in quotes and then hold delimiters and ends of lines.
+"""Records of .csv and .tsv files, whose fields may be in quotes and then hold delimiters and ends of lines.
 
 A record that has not as many fields as the header is set aside. Where quotes break their rules, records cannot be told
 apart: the file is refused. Where quotes are text, every line is a record.

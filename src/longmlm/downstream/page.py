@@ -49,8 +49,9 @@ def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
         f" {counted(comparison.num_untested, 'document')} not tested: no training document has all of the labels."
     )
     lead = (
-        f"{KINDS[task.target]} of {tested}{folds}, {counted(len(seeds), 'seed')}. {task.num_documents:,} documents, "
-        f"{counted(len(task.labels), 'label')}; {aside} set aside.{untested if comparison.num_untested else ''}"
+        f"{KINDS[task.target]} of {tested}{folds}, {counted(len(seeds), 'seed')}. "
+        f"{counted(task.num_documents, 'document')}, {counted(len(task.labels), 'label')}; {aside} set aside."
+        f"{untested if comparison.num_untested else ''}"
     )
     head = Head(title_of(task.name, len(arms)), lead, finding(comparison), is_good)
     return experiment_page(head, sections, comparison.failed, made_by)

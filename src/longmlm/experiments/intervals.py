@@ -75,10 +75,10 @@ def resampled(measures: Sequence[Metrics], units: Sequence[str]) -> list[Values]
 
 
 def averaged(values: Sequence[Values]) -> Values:
-    """Returns the mean over seeds; with several, every resample of documents is one of the seeds too.
+    """Returns the mean over seeds; with several, each resample of documents also resamples the seeds.
 
-    The mean of n seeds drawn from n varies by (n - 1) / n as much as that of n new seeds, so its distance from the mean
-    of all of them is multiplied by sqrt(n / (n - 1)). A seed for which a metric is not defined takes no part.
+    The mean of n seeds drawn from n has (n - 1) / n times the variance of that of n new seeds, so its distance from the
+    mean of all of them is multiplied by sqrt(n / (n - 1)). A seed for which a metric is not defined is left out.
     """
     generator, num_seeds = np.random.default_rng(SEED), len(values)
     drawn = generator.integers(num_seeds, size=(NUM_RESAMPLES, num_seeds))

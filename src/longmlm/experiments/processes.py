@@ -39,7 +39,7 @@ class PlannedTrial:
     """A trial to run: its name in words, its folder, and the Python module that runs it as a process.
 
     `key` has a SHA-256 for each part of what the result depends on; the names of the parts complete the sentence "it
-    starts anew: other ...", such as "settings of pretrain" or "rows". `files` are written into the folder before it
+    starts over: other ...", such as "settings of pretrain" or "rows". `files` are written into the folder before it
     starts. `training` and `result` are paths in the folder: the first exists once training has begun, the second once
     the trial has finished; a process that is started again after that returns at once. `missing` says why a trial with
     the same key has to start anew all the same, such as "its weights are gone"; empty if nothing is missing.
@@ -121,7 +121,7 @@ def clear_unless_same(trial: PlannedTrial, label: str) -> None:
         reason += f"; its earlier result is now in {move_aside(folder, names)}"
     else:
         remove_with(folder, names)
-    print(f"{label} starts anew: {reason}", flush=True)
+    print(f"{label} starts over: {reason}", flush=True)
 
 
 def read_record(folder: Path) -> TrialRecord | None:

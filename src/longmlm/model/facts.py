@@ -39,9 +39,10 @@ MAX_PICKLE_BYTES = 50_000_000  # the names of a .bin file take thousands
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts about a model of a supported family, by its folder or hub name; None means that only loading can tell.
+    """Facts about a model of a supported family, by its folder or hub name.
 
-    `config` has the keys of its config.json as attributes. What takes a request to a hub is read when it is first used.
+    Unless a property says otherwise, None means that only loading can tell. `config` has the keys of config.json as
+    attributes. What takes a request to a hub is read when it is first used.
     """
 
     name: str
@@ -111,9 +112,9 @@ class ModelFacts:
             return licence_of(None, self.history()).identifier
         return None
 
-    def history(self, is_extended: bool = False) -> Provenance:
-        """Returns the history of a run that starts from this model or, if it `is_extended` first, from the long one."""
-        before = Provenance() if is_extended else self.provenance
+    def history(self, will_extend: bool = False) -> Provenance:
+        """Returns the history of a run that starts from this model or, if `will_extend`, from the long one."""
+        before = Provenance() if will_extend else self.provenance
         return before.of_run(ModelSource(name=self.name, revision=self.commit))
 
     def check_extends(self, recipe: ExtendRecipe) -> None:
@@ -140,7 +141,7 @@ def facts_of(name: str, revision: str | None = None) -> ModelFacts:
 
 
 def facts_of_architecture(config_file: str) -> ModelFacts:
-    """Returns the facts about an untrained model, whose padding token is that of its tokenizer."""
+    """Returns the facts about an untrained model, without a padding token, which its tokenizer decides."""
     config = SimpleNamespace(**read_architecture(config_file) | {"pad_token_id": None})
     check_architecture(config, config_file)
     return ModelFacts(config_file, config=config)

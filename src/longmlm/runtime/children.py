@@ -94,8 +94,8 @@ def run_child(
     """Runs a command to its end. Its standard input is the file `settings`, if one is given.
 
     The first stop signal is passed on as SIGTERM. `answer` is printed if the command's output goes to the file `log`.
-    A second SIGINT kills the command and all processes that it started. What a signal handler of the caller's program
-    raises stops the command too, and is raised once it has ended.
+    A second SIGINT kills the command and all processes that it started. If a signal handler of the
+    calling program raises, the command is stopped too, and the exception is raised again once it has ended.
     """
     with (
         adopted_orphans(),

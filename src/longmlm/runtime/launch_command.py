@@ -117,7 +117,7 @@ def launched(launch: str) -> Launched:
 def check_gpus(launch: str) -> None:
     """Raises ConfigError if accelerate launch is to start more processes on a machine than this one has GPUs.
 
-    So it does for processes that are to train on the CPU and would train on a GPU.
+    It also refuses processes that are to train on the CPU, but would train on this machine's GPUs.
     """
     started = launched(launch)
     if started.per_machine == 1:

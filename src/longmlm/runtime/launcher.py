@@ -1,4 +1,4 @@
-"""Read what a launcher exports to the processes that it starts, and refuse what a run would not follow.
+"""Reads what a launcher exports to the processes that it starts, and refuse what a run would not follow.
 
 `accelerate launch` passes on most settings as variables, whether they come from a flag, a key of its YAML file or the
 environment: `--mixed_precision bf16` and `mixed_precision: bf16` become ACCELERATE_MIXED_PRECISION=bf16.

@@ -1,4 +1,4 @@
-"""The pretrain stage: continues MLM pretraining of a checkpoint on packed rows; the same command resumes."""
+"""The pretrain stage: trains a checkpoint or a new model on packed rows; the same command resumes."""
 
 import runpy
 import sys
@@ -128,7 +128,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """The newest intact checkpoint and its state, both None before the first one; and what follows for the run."""
+    """The newest intact checkpoint and its state (None if there is none), and what the run takes over from them."""
 
     checkpoint: Path | None
     saved: CheckpointState | None
@@ -175,7 +175,7 @@ def load_start(
     """Returns the model of the checkpoint to resume, else the one that the run starts from, ready to train on the rows.
 
     Its provenance is that of the run. The main process chooses a run's best checkpoint and resolves a branch to a
-    commit, for all ranks. Raises ModelError if it cannot isolate documents, or read pairs, and is to do so.
+    commit, for all ranks. Raises ModelError if the recipe isolates documents or trains pairs and it cannot.
     """
     start, recipe = config.start, config.recipe
     load = load_for_pairs if recipe.pairs else load_model
@@ -234,7 +234,7 @@ def new_run(
 def new_record(
     config: PretrainConfig, begin: ResumePoint, loaded: LoadedModel, rows: Rows, accelerator: Accelerator
 ) -> RunRecord:
-    """Returns what the checkpoints of the run say of it; what a resumed run began with stays as it was."""
+    """Returns what each checkpoint records about the run; a resumed run keeps its first cursor and architecture."""
     saved, provenance, architecture = begin.saved, loaded.provenance, config.start.architecture
     if saved:
         cursor, architecture_sha256 = saved.first_cursor, saved.architecture_sha256

@@ -48,7 +48,7 @@ def check_installed(tracker: Literal["wandb", "tensorboard"] | None) -> None:
 
 @contextmanager
 def tracked(run: Path, tracking: Tracking, settings: str, resumed_from: Path | None, show: Show) -> Iterator[Show]:
-    """Yields a function that shows a line of metrics as `show` does, and in the tracker, whose last line it prints.
+    """Yields a function that passes a line of metrics to `show` and the tracker, whose last message ends the block.
 
     `settings` are those of the run, in TOML; `resumed_from` is a checkpoint, None if the run begins. A tracker that
     raises shows nothing more; one that has not finished PATIENCE_SECONDS after the block is left behind.
