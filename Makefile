@@ -8,7 +8,7 @@ SHAPED := $(addprefix tests/,batches evaluation) \
 		vocabulary words) \
 	$(patsubst %,tests/model/test_%.py,fitted isolation local_layers mlm packed_attention pairs position_table \
 		window_attention) \
-	$(patsubst %,tests/downstream/test_%.py,bootstrap folds models scores) \
+	$(patsubst %,tests/downstream/test_%.py,folds models scores) tests/experiments/test_intervals.py \
 	tests/inspect/test_reading.py tests/predict/test_predictions.py tests/training/test_golden.py
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)

@@ -90,6 +90,11 @@ def test_base_keys_reach_the_stages(mine: str) -> None:
     assert (start.checkpoint, start.revision, pipeline.release.card.languages) == ("owner/base", "v2", ("zh",))
 
 
+def test_the_revision_of_the_base_model_is_not_that_of_another_checkpoint(mine: str) -> None:
+    arguments = [mine, "--revision", "v2", "--no-extension", "--start.checkpoint", "owner/other"]
+    assert parse(PretrainConfig, arguments).start.revision is None
+
+
 def test_derived_values_follow_what_the_user_sets(mine: str) -> None:
     pipeline = resolved(mine, "--length", "2048", "--pretrain.recipe.num-steps", "100")
     assert pipeline.extend.recipe.num_positions == pipeline.prepare.recipe.row_length == 2048

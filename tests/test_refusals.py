@@ -100,6 +100,7 @@ REFUSED = [  # a command, what is added to its settings, and words of the messag
     ("run", "pretrain.start.new_head = true\nevaluate.runtime.rows_per_batch = 1", "evaluate: remove the table"),
     ("run", "extend.recipe.new_head = true", "extend.recipe.new_head leaves no base model"),
     ("run", "corpus = []", "no text: set corpus"),
+    *(("run", f"rows = '{one}'", "rows must be a folder of its own") for one in ("hf:o/n", "s3://b/rows", "", "out")),
     ("run", NO_CORPUS.partition("\n")[2], "corpus and prepare.recipe.sources both name the text"),
     ("run", "pretrain.start = {architecture = 'c', tokenizer = 't'}", "model and pretrain.start.architecture both say"),
     ("run", "pretrain.recipe.weights.a = 2", "weights need several sources, but source-1 is the only one"),

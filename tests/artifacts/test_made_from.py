@@ -41,3 +41,9 @@ def test_settings_are_compared_by_name_but_for_those_of_locations() -> None:
     assert one.key != other.key == other.without("output").key
     for damaged in (None, [], {}, {"settings": {}, "inputs": {"model": 1}}):
         assert MadeFrom.read(damaged) == MadeFrom()
+
+
+@pytest.mark.parametrize("source", ["files", "trial", "model", "v1.rows"])
+def test_a_weight_is_a_setting_whatever_its_source_is_called(source: str) -> None:
+    one, two = (MadeFrom.of({"recipe": {"weights": {source: weight}}}, {}) for weight in (1.0, 3.0))
+    assert differences(one, two) == [Difference(f"recipe.weights.{source} was 1.0, is 3.0")]

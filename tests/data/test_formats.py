@@ -88,6 +88,7 @@ def parquet_bytes() -> bytes:
 
 FILES: dict[str, Callable[[], bytes]] = {
     "utf8.jsonl": lambda: json_bytes("\n", ensure_ascii=False),
+    "mark.jsonl": lambda: MARK.encode() + b"\r\n" + json_bytes("\n", ensure_ascii=False),
     "ascii.jsonl": lambda: MARK.encode() + json_bytes("\r\n", ensure_ascii=True),
     "a.jsonl.gz": lambda: gzip.compress(json_bytes("\n", ensure_ascii=False)),
     "a.ndjson.bz2": lambda: bz2.compress(json_bytes("\n", ensure_ascii=False)),

@@ -111,6 +111,12 @@ def test_drawn_groups_are_the_fraction_of_documents(sizes: list[int], fraction: 
     assert abs(len(fold.test) - fraction * len(numbers)) <= max(sizes)
 
 
+@pytest.mark.parametrize("fraction", [0.01, 0.02, 0.03, 0.98])
+def test_a_small_fraction_draws_few_documents(fraction: float) -> None:
+    [fold] = folds_of(classes({"a": 600, "b": 400}), test_fraction=fraction)
+    assert abs(len(fold.test) - 1000 * fraction) <= 6
+
+
 def test_folds_are_a_function_of_documents_and_seed_whatever_their_order() -> None:
     corpus = classes({"a": 12, "b": 9})
     corpora = (corpus, corpus, corpus_of([*corpus.documents[::-1]]))

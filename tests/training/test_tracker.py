@@ -1,9 +1,11 @@
 """What a tracker is shown of the metrics; training does not notice when it fails or hangs."""
 
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,9 @@ import pytest
 from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.metrics import EvaluationMetrics, Metrics
 from longmlm.errors import TrainingError
+from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.pretrain import Tracking
+from longmlm.stages import pretrain
 from longmlm.training import tracker
 from tests.artifacts.test_metrics import at
 from tests.support.training import losses
@@ -153,3 +157,14 @@ def test_training_is_the_same_while_its_tracker_fails_or_hangs(
     break_at(client, "init", client.hang if hangs else fail)
     monkeypatch.setattr(tracker, "PATIENCE_SECONDS", 0.5)
     assert losses(train(replace(settings, tracking=Tracking(tracker="wandb")))) == losses(uninterrupted)
+
+
+def test_a_stop_signal_waits_for_the_tracker_of_a_run_that_is_trained(settings, train, uninterrupted, monkeypatch):
+    @contextmanager
+    def slow(run, tracking, settings, resumed_from, show):
+        yield show
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(pretrain, "tracked", slow)
+    with exit_on_signal("the same command resumes"):
+        assert losses(train(settings)) == losses(uninterrupted)

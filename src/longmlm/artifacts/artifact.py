@@ -245,6 +245,8 @@ class MadeFrom:
 
 
 def _is_location(name: str, value: object) -> bool:
+    if isinstance(value, float | int):  # such as the weight of a source that is called files
+        return False
     key = name.rpartition(".")[2]
     return value is None or key in LOCATIONS or (key == "dataset" and Path(str(value)).is_dir())
 

@@ -201,6 +201,7 @@ class RowsManifest(Artifact):
     FILE: ClassVar[str] = "manifest.json"
     REMEDY: ClassVar[str] = "remove the folder and prepare the rows again"
 
+    format: int = 2
     kind: Literal["rows"] = "rows"
     plan: RowsPlan
     report: PackingReport

@@ -98,6 +98,7 @@ def _text_field(path: AnyPath, source: Source) -> Iterator[FieldsRecord]:
 def _json_fields(span: Span) -> Iterator[FieldsRecord]:
     with lines_of(span) as lines:
         while lines.offset < span.end and (line := lines.read()):
-            if not line.isspace():
+            text = line.removeprefix(BYTE_ORDER_MARK)
+            if text and not text.isspace():
                 yield lines.offset - len(line), object_of(line)
-            del line  # it may be long: release it before the next one is read
+            del line, text  # it may be long: release it before the next one is read

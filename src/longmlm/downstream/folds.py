@@ -91,7 +91,7 @@ def drawn(corpus: LabelledCorpus, pool: set[int], fraction: float, setting: str,
     """Returns about this fraction of the pool, at least one unit; every label stays in the rest."""
     share = Fraction(fraction).limit_denominator(MAX_PARTS)
     num_units = len({corpus.units[number] for number in pool})
-    num_parts = max(2, min(share.denominator, num_units))
+    num_parts = max(2, min(max(share.denominator, round(1 / min(fraction, 1 - fraction))), num_units))
     parts = parts_of(corpus, pool, num_parts, seed) if num_units > 1 else []
     num_drawn = min(max(1, round(fraction * num_parts)), num_parts - 1)
     left, found = _labels_of(corpus, pool), set[int]()

@@ -160,7 +160,8 @@ def check_replaceable_release(output: Path, manifest: Mapping[str, Any], models_
     """Raises FolderError unless the folder is absent or a release of one of these models and nothing else."""
     model = MadeFrom.read(manifest.get(RELEASED_FROM)).inputs.get("model", Input())
     if manifest and model.content not in models_sha256:
-        raise FolderError(f"{output} holds no release of this model: remove it or name another folder")
+        reason = "holds no release of this model" if model.content else "was released by another version of longmlm"
+        raise FolderError(f"{output} {reason}: remove it or name another folder")
     if manifest and (note := unlisted_note(output, manifest["files"])):
         raise FolderError(f"{output} would be replaced, and what was added to it lost ({note}): move that elsewhere")
 

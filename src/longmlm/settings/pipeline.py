@@ -1,5 +1,6 @@
 """Settings of a pipeline, and of the plan of one: a few base keys, from which the settings of every stage follow."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import reduce
@@ -17,8 +18,8 @@ from longmlm.settings.shipped import BUNDLED, bundled_resolved, is_same_path
 from longmlm.settings.tables import Table, Unused, merged, nested, table_at, with_arrays, without
 
 FOLDERS = ("rows", "long", "run", "evaluation", "release")  # in the output folder of a pipeline
-NUM_STEPS = 3000
-ROWS_PER_STEP = 64
+HERE = re.compile(r"[^/:]+(/|$)|/")  # a path, no address such as s3://bucket or hf:OWNER/NAME
+NUM_STEPS, ROWS_PER_STEP = 3000, 64
 StageName = Literal["extend", "prepare", "pretrain", "evaluate", "release"]
 StageConfig = PrepareConfig | ExtendConfig | PretrainConfig | EvaluateConfig | ReleaseConfig
 
@@ -62,6 +63,9 @@ class Pipeline:
             raise ValueError("text_field and text_fields both name the text: set one of them")
         if self.revision is not None and self.model is None:
             raise ValueError("revision needs model: name the model, or remove revision")
+        others = [self.output, *(f"{self.output}/{name}" for name in FOLDERS[1:])]
+        if self.rows is not None and (not HERE.match(self.rows) or any(is_same_path(self.rows, one) for one in others)):
+            raise ValueError("rows must be a folder of its own on this machine, where prepare writes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +140,9 @@ def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def following(base: Pipeline, chosen: Mapping[str, Any]) -> dict[str, object]:
-    """Returns the settings of stages that no file sets, by dotted name; None for one that the pipeline leaves out.
+    """Returns the stage settings that are derived from the base keys, by dotted name; None for one that is left unset.
 
-    They follow from the base keys: a stage reads what earlier ones write. `chosen` has the other settings.
+    A stage reads what earlier ones write. `chosen` has the other settings.
     """
     rows, long, run, evaluation, release = (str(Path(base.output) / name) for name in FOLDERS)
     rows = base.rows or rows
@@ -159,7 +163,7 @@ def following(base: Pipeline, chosen: Mapping[str, Any]) -> dict[str, object]:
         "pretrain.rows": rows,
         "pretrain.run": run,
         "pretrain.start.checkpoint": None if "architecture" in start else trained,
-        "pretrain.start.revision": None if "architecture" in start else revision,
+        "pretrain.start.revision": None if {"architecture", "checkpoint"} & start.keys() else revision,
         "evaluate.rows": rows,
         "evaluate.base": base.model,
         "evaluate.long_before": long if base.extension else None,

@@ -2,7 +2,7 @@
 
 import runpy
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -93,12 +93,15 @@ def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | N
             check_still_newest(run.folder, resumed_from)
         with TrainingPage(run.folder, task.num_steps, description(task, run), made_by, is_main) as page:
             tracking = config.tracking if is_main else Tracking()
-            with tracked(run.folder, tracking, task.record.settings, resumed_from, page.show) as show:
+            with (
+                ExitStack() as signals,  # outside the tracker's block, so that a stop signal waits for its end
+                tracked(run.folder, tracking, task.record.settings, resumed_from, page.show) as show,
+            ):
                 run = replace(run, show=show)
                 state = start(task, run, resumed_from)
-                with stop_on_signal(f"finishing step {state.step + 1}, then saving") as stop:
-                    page.start(state.step)
-                    state = train(task, run, state, stop)
+                stop = signals.enter_context(stop_on_signal(f"finishing step {state.step + 1}, then saving"))
+                page.start(state.step)
+                state = train(task, run, state, stop)
             if is_main:
                 print(write_summary(run, state))
                 ending = "finished"
@@ -174,8 +177,7 @@ def load_start(
 ) -> tuple[LoadedModel, Vocabulary]:
     """Returns the model of the checkpoint to resume, else the one that the run starts from, ready to train on the rows.
 
-    Its provenance is that of the run. The main process chooses a run's best checkpoint and resolves a branch to a
-    commit, for all ranks. Raises ModelError if the recipe isolates documents or trains pairs and it cannot.
+    The main process chooses a run's best checkpoint and resolves a branch to a commit, for all ranks.
     """
     start, recipe = config.start, config.recipe
     load = load_for_pairs if recipe.pairs else load_model
