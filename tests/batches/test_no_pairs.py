@@ -132,4 +132,4 @@ def test_pairs_of_one_label_have_no_accuracy(
     if len(labels) == 2:
         assert measured is not None and measured.larger_share == 50 and "not measured" not in said
     else:
-        assert measured is None and "8 held-out pairs without both labels: their accuracy is not measured" in said
+        assert measured is None and "8 held-out pairs, but not of both labels: pair accuracy is not measured" in said

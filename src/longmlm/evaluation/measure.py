@@ -128,7 +128,7 @@ def measure_pairs(
     measured = pair_accuracy(sums)
     if measured is None and accelerator:
         number = counted(int(sums[0].sum()), "held-out pair")
-        accelerator.print(f"{number} but not of both labels: pair accuracy is not measured")
+        accelerator.print(f"{number}, but not of both labels: pair accuracy is not measured")
     return measured
 
 
