@@ -2,6 +2,7 @@
 VENV := .venv
 STAMP := $(VENV)/.installed
 BY_FILE := --dist loadfile --no-loadscope-reorder
+CHECKED := tests/architecture/test_configs.py tests/docs
 # The tests of every function whose signature says a shape of arrays.
 SHAPED := $(addprefix tests/,batches evaluation) \
 	$(patsubst %,tests/data/test_%.py,duplicates fast_encoding packing pair_rows segmenter sentences signatures slices \
@@ -55,10 +56,11 @@ check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	check-jsonschema --default-filetype yaml --builtin-schema vendor.citation-file-format CITATION.cff
 	shellcheck .ci/run deploy/slurm.sbatch deploy/prepare.sbatch benchmarks/gpu.sh
 	mkdocs build --strict --quiet
-	pytest -q tests/architecture/test_configs.py tests/docs
+	pytest -q $(CHECKED)
 
-test: $(STAMP) ## run the fast tests: minutes; with BF16=1 or BF16=0, as on a CPU with bf16 or without
-	pytest -m 'not slow' --ignore tests/processes --numprocesses auto --maxprocesses 4 $(BY_FILE)
+test: $(STAMP) ## run the fast tests: minutes; with REST=1, without those that check and test-types run
+	pytest -m 'not slow' $(addprefix --ignore=,tests/processes $(if $(REST),$(CHECKED) $(SHAPED))) \
+		--numprocesses auto --maxprocesses 4 $(BY_FILE)
 
 test-types: $(STAMP) ## run some of the fast tests with each call checked against its types and shapes: minutes
 	TYPES=1 pytest -m 'not slow' $(SHAPED) --numprocesses auto --maxprocesses 4 $(BY_FILE)
