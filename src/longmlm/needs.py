@@ -52,7 +52,7 @@ from longmlm.training.tracker import check_installed
 
 TEXT_FIELD = Source.__dataclass_fields__["text_field"].default
 QUICKLY_READ_BYTES = 4_000_000  # larger corpora are not read for their splits; this much takes hundredths of a second
-LEAST_FILL, LEAST_TOKENS = 0.8, 3  # of rows of whole sentences on average; of a row: two special tokens and one of text
+MIN_FILL, MIN_TOKENS = 0.8, 3  # mean fill of rows of whole sentences; two special tokens and one of text
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _check_batch(stage: PretrainConfig, inputs: Inputs) -> None:
         check_rows_fit_recipe(manifest, recipe, stage.rows)
     elif config:
         rows = config.prepare.recipe
-        least_fill = LEAST_FILL if rows.packing == "full-sentences" else LEAST_TOKENS / rows.row_length
+        least_fill = MIN_FILL if rows.packing == "full-sentences" else MIN_TOKENS / rows.row_length
         rows_per_step(recipe.batch_tokens, rows.row_length, least_fill, num_processes)
 
 

@@ -102,7 +102,7 @@ def check_settings(config: ResolvedPipeline) -> None:
             "starts it: set precision to bf16 or no, or launch to ddp"
         )
     if started is not None and runtime.num_processes not in (None, started):
-        starts = f"launch = {launch!r} starts {started}: make them agree, or remove num_processes"
+        starts = f"launch = {launch!r} starts {started} processes: make them agree, or remove num_processes"
         alone = 'launch is not set, so one process would train: remove it, or set launch, such as "ddp"'
         raise ConfigError(
             f"pretrain.runtime.num_processes is {runtime.num_processes}, but {starts if launch else alone}"

@@ -134,7 +134,7 @@ def _delimiter(path: AnyPath, source: Source) -> str:
 
 
 def _quoting(path: AnyPath, source: Source) -> Quoting:
-    """Returns whether fields are in quotes, or quotes are text: as set, or else, between tabs, as the file begins.
+    """Returns whether fields are in quotes or quotes are text: the setting or, if tabs separate fields, what fits.
 
     Without quotes, a text could not have a comma or semicolon.
     """

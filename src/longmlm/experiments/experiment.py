@@ -63,7 +63,7 @@ Record = TypeVar("Record", bound=Artifact)
 class Experiment(ABC, Generic[Found, Record]):
     """The arms of a command, in the order in which they run, with the values to try, and what is known so far.
 
-    `repeats` has seed and fold of each trial with the chosen values; the first are those with which they are chosen.
+    `repeats` lists the seed and fold of each trial; the first pair is also used to choose the values.
     """
 
     def __init__(self, arms: Mapping[str, Sequence[Values]], repeats: Sequence[tuple[int, int | None]]) -> None:

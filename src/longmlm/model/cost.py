@@ -172,8 +172,8 @@ class ForwardPass:
     ) -> tuple[Tensor, None]:
         """Takes the place of fused attention.
 
-        Packed rows have no mask, but on a GPU, blocks of a window with dropout copy their keys and values. Of padded
-        rows a mask is saved, a value for each pair of tokens, or with dropout on a CPU scores of each head.
+        Packed rows save no mask; with a window and dropout on a GPU, each block saves a copy of its keys and values.
+        Padded rows save a mask with a value per pair of tokens or, with dropout on a CPU, the scores of every head.
         """
         work, window = self.work, cast("Window | None", getattr(module, WINDOW, None))
         query, key, value = (one.to(torch.bfloat16) if work.is_half else one for one in (query, key, value))

@@ -110,7 +110,7 @@ def load_encoder(
     snapshot, config, notes = _open(name, revision)
     if config.model_type in CAUSAL_LM and config.model_type not in MASKED_LM:
         raise ModelError(
-            f"{name} is a {config.model_type} model, which transformers has as a causal language model: take an encoder"
+            f"{name} is a {config.model_type} model, which transformers supports only as a causal language model: use an encoder"
         )
     if config.model_type in FAMILIES:
         check_architecture(config, name)
@@ -265,7 +265,7 @@ def _load_weights(
     if head_seed is not None:
         torch.manual_seed(head_seed)
     stored = stored_weights(folder, "meta")
-    failure = f"{name}: its config.json describes no model that transformers can make"
+    failure = f"{name}: its config.json does not describe a model that transformers can build"
     with library_errors(failure), torch.device("meta"):
         described = auto_class.from_config(config) if hasattr(auto_class, "from_config") else auto_class(config)
     check_stored(name, stored, described)
