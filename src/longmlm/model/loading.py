@@ -110,8 +110,8 @@ def load_encoder(
     snapshot, config, notes = _open(name, revision)
     if config.model_type in CAUSAL_LM and config.model_type not in MASKED_LM:
         raise ModelError(
-            f"{name} is a {config.model_type} model, which transformers supports only as a causal language model: use an "
-            "encoder"
+            f"{name} is a {config.model_type} model, which transformers supports only as a causal language model: "
+            "use an encoder"
         )
     if config.model_type in FAMILIES:
         check_architecture(config, name)
