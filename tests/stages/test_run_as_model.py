@@ -79,7 +79,7 @@ def test_a_launch_that_pretrain_does_not_use_is_named(mine: str, is_launched: bo
     if is_launched:
         launch_as_second_of_two(monkeypatch)
     parse(PretrainConfig, [mine, "--launch", "ddp"])
-    note = f"a single process. To start all of them: longmlm run {mine} --until pretrain\n"
+    note = f"a single process. To train in all of them: longmlm run {mine} --until pretrain\n"
     assert (note in capsys.readouterr().err) == (not is_launched)
     for option in (["--launch", "ddp"], ["--until", "extend"]):
         with pytest.raises(ConfigError, match=f"unknown option {option[0]}"):
