@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.config import STAGES, parse
+from longmlm.config import STAGES, parse, pipeline_of
 from longmlm.errors import ConfigError
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
@@ -231,3 +231,7 @@ def test_the_demo_keeps_its_settings() -> None:
     assert (rows, evaluation.precision) == ((200, 450), "auto")
     assert (demo.prepare.recipe.held_out_fraction, demo.prepare.recipe.slice_bytes) == (0.3, 1_000_000)
     assert (demo.pretrain.runtime.evaluate_every_steps, demo.pretrain.runtime.rows_per_micro_batch) == (15, 6)
+
+
+def test_a_number_as_a_key_changes_an_item_of_a_base_key(mine: str) -> None:
+    assert pipeline_of([mine, {"corpus": {"1": "other.txt"}}], {}, None).corpus == ("docs/*.jsonl", "other.txt")

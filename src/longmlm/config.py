@@ -89,7 +89,8 @@ def _settings(kind: Any, content: Table, own: Table, allows_unused: bool = False
 def _alone(kind: Any, content: Table, allows_unused: bool) -> Any:
     """Returns the settings that are described without a pipeline."""
     content = bundled_resolved(_with_paths(kind, content))
-    return validated(kind, with_arrays(content) if kind in STAGES else content, [], allows_unused)
+    named = {key: content[key] for key in ("arms",) if key in content}  # whose names may be numbers
+    return validated(kind, with_arrays(content) | named, [], allows_unused)
 
 
 def _pipeline(kind: type[ResolvedPipeline], content: Table, own: Table, allows_unused: bool) -> Any:
@@ -107,7 +108,7 @@ def _derived(content: Table, problems: list[Any]) -> Table:
     """Returns a pipeline file's content with the tables of all stages; appends errors in base keys to `problems`."""
     import pydantic
 
-    base, base_table = PLACEHOLDER, {key: value for key, value in content.items() if key in BASE_KEYS}
+    base, base_table = PLACEHOLDER, {key: with_arrays(content[key]) for key in BASE_KEYS & content.keys()}
     try:
         base = adapter_of(Pipeline).validate_json(json.dumps(base_table, default=str), strict=True)
     except pydantic.ValidationError as error:
