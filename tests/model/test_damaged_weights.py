@@ -124,5 +124,5 @@ def test_every_option_of_extend_gives_a_model_that_loads(
     with torch.no_grad():
         logits, before = long(ids).logits, base_model(ids).logits
         assert long(torch.arange(5, 5 + LONG_POSITIONS)[None]).logits.isfinite().all()
-    if option in ("hierarchical", "tile", "fitted", "generated", "tokens"):
+    if option in ("hierarchical", "tile", "generated", "tokens"):  # fitted changes trained rows
         assert torch.allclose(logits[..., : before.shape[-1]], before, atol=1e-4)
