@@ -12,7 +12,7 @@ from longmlm.config import parse, read, resolved_pipeline
 from longmlm.errors import ConfigError
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import FOLLOWING, ResolvedPipeline
+from longmlm.settings.pipeline import DERIVED, ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.tables import leaves, merged, table_of
@@ -35,8 +35,8 @@ def given(tmp_path: Path, tables: dict[str, Any]) -> str:
 
 def test_what_follows_from_the_base_keys_is_no_key_of_a_file_and_no_option(tmp_path: Path) -> None:
     mine = given(tmp_path, BASE)
-    assert len(FOLLOWING) > 20
-    for name in FOLLOWING:
+    assert len(DERIVED) > 20
+    for name in DERIVED:
         value = 48 if name.endswith(("row_length", "num_positions")) else "other"
         with pytest.raises(ConfigError, match=rf"^{name}: cannot be set in a pipeline"):
             resolved_pipeline(merged(BASE, table_of(name, value)))

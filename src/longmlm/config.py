@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from longmlm.errors import ConfigError, system_error
 from longmlm.escaping import read_user_text
@@ -20,10 +20,10 @@ from longmlm.processes import MPI, has_parent, is_launched
 from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import (
-    FOLLOWING,
+    DERIVED,
     PLACEHOLDER,
-    BesidePipeline,
     Pipeline,
+    PipelineReader,
     ResolvedPipeline,
     RunConfig,
     absent_stages,
@@ -40,7 +40,7 @@ from longmlm.validation import adapter_of, problem, validated
 Config = TypeVar("Config")
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 READ_MODELS = (ExtendConfig, PrepareConfig, PretrainConfig, ResolvedPipeline)  # others choose a run's checkpoint
-FOLLOWS = "cannot be set in a pipeline, which derives it from model, revision, length, output and rows: set those"
+IS_DERIVED = "cannot be set in a pipeline, which derives it from model, revision, length, output and rows: set those"
 EXAMPLE = "What follows from base keys is shown for model = MODEL, corpus = TEXT, length = 1536 and output = OUTPUT."
 
 
@@ -76,7 +76,7 @@ def _settings(kind: Any, content: Table, own: Table, allows_unused: bool = False
         return _pipeline(kind, content, own, allows_unused)
     if not _is_pipeline(kind, content):
         return _alone(kind, merged(content, own), allows_unused)
-    if issubclass(kind, BesidePipeline):
+    if issubclass(kind, PipelineReader):
         pipeline = _pipeline(ResolvedPipeline, content, {}, allows_unused)
         return _alone(kind, merged(kind.of_pipeline(pipeline, own), own), allows_unused)
     stage = STAGES[kind]
@@ -89,13 +89,14 @@ def _settings(kind: Any, content: Table, own: Table, allows_unused: bool = False
 def _alone(kind: Any, content: Table, allows_unused: bool) -> Any:
     """Returns the settings that are described without a pipeline."""
     content = bundled_resolved(_with_paths(kind, content))
-    named = {key: content[key] for key in ("arms",) if key in content}  # whose names may be numbers
-    return validated(kind, with_arrays(content) | named, [], allows_unused)
+    users_names = {item.name for item in fields(kind) if get_origin(item.type) is dict}  # a name may be a number
+    own = {key: value if key in users_names else with_arrays(value) for key, value in content.items()}
+    return validated(kind, own, [], allows_unused)
 
 
 def _pipeline(kind: type[ResolvedPipeline], content: Table, own: Table, allows_unused: bool) -> Any:
     """Returns a pipeline with the settings of all stages: those given, and those that follow from the base keys."""
-    problems = [problem(name, FOLLOWS) for name, _ in leaves(content) if name in FOLLOWING]  # in pydantic's form
+    problems = [problem(name, IS_DERIVED) for name, _ in leaves(content) if name in DERIVED]  # in pydantic's form
     content = merged(_with_paths(kind, content), own)
     tables = _derived(content, problems)
     if kind.HAS_TRIALS:
@@ -157,7 +158,7 @@ def _files_and_options(kind: type, arguments: Sequence[str]) -> tuple[list[Path]
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     words, options, usage = arguments[:split_at], arguments[split_at:], "[FILE.toml ...]"
     paths = [_path(name) for name in words]
-    if not issubclass(kind, BesidePipeline):
+    if not issubclass(kind, PipelineReader):
         return paths, [*options], usage
     others = [name for name, path in zip(words, paths, strict=True) if not _is_toml_path(path)]
     named = named_arguments(kind.ARGUMENTS, others, options)
@@ -287,5 +288,5 @@ def _toml(path: Path) -> Table:
 def _is_pipeline(kind: type, content: Mapping[str, Any]) -> bool:
     """Returns whether the settings given for a stage are a pipeline: they have a key that only pipelines have."""
     own = {item.name for item in fields(kind)}
-    has_pipeline = kind in STAGES or issubclass(kind, BesidePipeline)
+    has_pipeline = kind in STAGES or issubclass(kind, PipelineReader)
     return has_pipeline and bool((BASE_KEYS | set(STAGES.values())) - own & content.keys())

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from longmlm.errors import ConfigError
 from longmlm.settings.masking import UNUSED
-from longmlm.settings.pipeline import FOLLOWING, BesidePipeline, Pipeline, ResolvedPipeline
+from longmlm.settings.pipeline import DERIVED, Pipeline, PipelineReader, ResolvedPipeline
 from longmlm.settings.publishing import redacted_settings
 from longmlm.settings.tables import Table, default_of, nested
 
@@ -117,7 +117,7 @@ def named_fields(kind: Any, prefix: str = "") -> Iterator[tuple[str, Field]]:
 
     Those that follow from the base keys of a pipeline are left out.
     """
-    for item in (item for item in fields(kind) if f"{prefix}{item.name}" not in FOLLOWING):
+    for item in (item for item in fields(kind) if f"{prefix}{item.name}" not in DERIVED):
         yield f"{prefix}{item.name}", item
         for part in sections(item):
             own_name = f"{OWN_NAME}." if get_origin(item.type) is dict else ""
@@ -150,7 +150,7 @@ def options_of(
     for item in fields(kind):
         part, value, derived = next(sections(item), None), shown.get(item.name), in_pipeline.get(item.name)
         name = f"{prefix}{item.name}"
-        if name in FOLLOWING or get_origin(item.type) is dict:  # tables whose names the user chooses stand in files
+        if name in DERIVED or get_origin(item.type) is dict:  # tables whose names the user chooses stand in files
             continue
         if part is None:
             text = f"{texts.get(item.name, '')} {_hint(item, shown, derived)}"
@@ -168,7 +168,7 @@ def options_of(
 def base_options(kind: Any, content: Table) -> list[Option]:
     """Returns the options for a pipeline's base keys, if the command takes pipeline files."""
     unused = {"until"} if STAGES.get(kind) == "pretrain" else {"until", "launch"}
-    has_pipeline = kind in STAGES or issubclass(kind, BesidePipeline)
+    has_pipeline = kind in STAGES or issubclass(kind, PipelineReader)
     return [one for one in options_of(Pipeline, content, {}) if one.setting not in unused] if has_pipeline else []
 
 

@@ -132,7 +132,7 @@ def check_can_continue(config: ResolvedPipeline) -> None:
 
 
 def check_heads(config: ResolvedPipeline, inputs: Inputs) -> None:
-    """Raises ModelError if the model to extend or to train lacks a head that the pipeline needs and does not make."""
+    """Raises ModelError if the model has no MLM head or pair head, and the pipeline needs one and trains no new one."""
     start, extend = config.pretrain.start, config.extend
     if list_checkpoints(result_of(config.pretrain)) or (extend and result_of(extend).exists()):
         return

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from longmlm.options import explanations, sections
 from longmlm.settings.masking import UNUSED
-from longmlm.settings.pipeline import FOLLOWING, PLACEHOLDER, ResolvedPipeline, stage_tables
+from longmlm.settings.pipeline import DERIVED, PLACEHOLDER, ResolvedPipeline, stage_tables
 from longmlm.settings.tables import FILLED_IN, OPTION_ONLY, OVERLAY_OF, VALUES_OF, Table, default_of
 from longmlm.validation import adapter_of
 
@@ -32,7 +32,7 @@ def _derived(kind: type) -> Table:
 def _table(kind: Any, derived: Mapping[str, Any], prefix: str = "", unused: Collection[str] = ()) -> Table:
     """Returns the schema of a table without `unused` settings; no defaults are given for the settings in `derived`."""
     texts, properties = explanations(kind), {}
-    for item in (item for item in fields(kind) if f"{prefix}{item.name}" not in FOLLOWING):
+    for item in (item for item in fields(kind) if f"{prefix}{item.name}" not in DERIVED):
         if item.metadata.get(FILLED_IN) or item.name in (OPTION_ONLY, *unused):
             continue
         inner = derived.get(item.name)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-FEATURES = {  # what is deleted, besides the line in cli.py
+FEATURES = {  # the files of each, which are deleted with its line in cli.py
     "compare": (
         *("src/longmlm/compare", "tests/compare", "docs/compare.md"),
         *("docs/experiments/scripts/summary.py", "docs/experiments/scripts/kept_comparison.py"),

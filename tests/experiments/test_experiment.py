@@ -24,7 +24,7 @@ class Fake(Experiment[Values, Artifact]):
         self.written: list[int] = []
 
     def planned(self, trial: Trial) -> PlannedTrial:
-        raise NotImplementedError
+        pytest.fail(f"a process is started for {trial.name}")
 
     def run_trial(self, trial: Trial) -> Outcome:
         self.started.append(trial.name)

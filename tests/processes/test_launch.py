@@ -66,6 +66,6 @@ def test_a_launch_with_settings_that_a_run_ignores_is_refused_in_one_line(settin
     code, output = run_to_end(settings, tmp_path, accelerate(file))
     [error] = errors_in(output)
     assert code != 0
-    assert error.startswith("error: ACCELERATE_USE_FSDP = true (of accelerate launch, or in the environment)")
+    assert error.startswith("error: ACCELERATE_USE_FSDP = true (set by accelerate launch, or in the environment)")
     assert f" is not supported: use {LAUNCHES}/zero-3.yaml" in error
     assert not Path(settings.run).exists()

@@ -1,7 +1,7 @@
 """Records of .csv and .tsv files, whose fields may be in quotes and then hold delimiters and ends of lines.
 
-A record that has not as many fields as the header is set aside. Where quotes break their rules, records cannot be told
-apart: the file is refused. Where quotes are text, every line is a record.
+A record with more or fewer fields than the header is set aside. If fields are in quotes and a quote breaks the rules,
+the end of its record is unknown, and the file is refused. If quotes are text, every line is a record.
 """
 
 import csv

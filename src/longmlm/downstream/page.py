@@ -135,11 +135,11 @@ def _labels_table(comparison: DownstreamComparison) -> Table:
 def _about(config: TrialConfig, corpus: LabelledCorpus) -> Markup:
     model, arm = str(config.arm.model), config.arm
     task = "sequence labelling" if corpus.target == "spans" else "document classification"
-    is_trained = "fine-tuned with longmlm"
+    training = "fine-tuned with longmlm"
     if arm.frozen:
-        is_trained = "with a new head, trained with longmlm on the unchanged encoder,"
+        training = "with a new head, trained with longmlm on the unchanged encoder,"
     base = markdown_code(model if arm.revision else Path(model).name)
-    return Markup("{}, {} for {}: {}.").format(base, is_trained, task, markdown(", ".join(corpus.labels)))
+    return Markup("{}, {} for {}: {}.").format(base, training, task, markdown(", ".join(corpus.labels)))
 
 
 def _problem(config: TrialConfig) -> str:

@@ -42,7 +42,7 @@ class PlannedTrial:
     starts over: other ...", such as "settings of pretrain" or "rows". `files` are written into the folder before it
     starts. `training` and `result` are paths in the folder: the first exists once training has begun, the second once
     the trial has finished; a process that is started again after that returns at once. `missing` says why a trial with
-    the same key has to start anew all the same, such as "its weights are gone"; empty if nothing is missing.
+    the same key has to start over all the same, such as "its weights are gone"; empty if nothing is missing.
     """
 
     name: str

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Interval, MinLen
 
 from longmlm.settings.masking import HeldOut, Masking, PairKind, Seed, pair_kind
-from longmlm.settings.pipeline import BesidePipeline, ResolvedPipeline
+from longmlm.settings.pipeline import PipelineReader, ResolvedPipeline
 from longmlm.settings.pretrain import PretrainRecipe, Weight
 from longmlm.settings.tables import Table, Unused
 
@@ -24,7 +24,7 @@ def masks_of(recipe: PretrainRecipe, held_out: HeldOut, split: str) -> dict[str,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InspectConfig(BesidePipeline):
+class InspectConfig(PipelineReader):
     """Shows rows as a person reads them: their text, documents and masks, and what models predict at the masks.
 
     It prints them, or writes a page.

@@ -2,7 +2,7 @@
 
 The model is called as in training, on fake tensors, which have no content: torch counts the FLOP of matrix products,
 and hooks see what the layers save for the backward pass. Fused attention is the exception: what it saves depends on the
-device, which may not be in this machine. `Attention` takes its place.
+device, which may not be in this machine. `AttentionStandIn` takes its place.
 """
 
 import re
@@ -135,15 +135,15 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
     )
 
 
-class Attention(torch.autograd.Function):
-    """Computes nothing, and saves what fused attention does: query, key, value, the output, and `num_more` bytes."""
+class AttentionStandIn(torch.autograd.Function):
+    """Computes nothing, and saves what fused attention does: query, key, value, output, and `extra_bytes` bytes."""
 
     @staticmethod
     # pyrefly: ignore[bad-override]  # torch declares forward with *args
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, num_more: int) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, extra_bytes: int) -> Tensor:
         """Returns an output in the layout that transformers expects."""
         output = torch.empty_like(query).transpose(1, 2).contiguous()
-        ctx.save_for_backward(query, key, value, output, torch.empty(num_more, dtype=torch.uint8))
+        ctx.save_for_backward(query, key, value, output, torch.empty(extra_bytes, dtype=torch.uint8))
         return output
 
 
@@ -162,7 +162,7 @@ class ForwardPass:
         return sum(storage.nbytes() for storage in self.saved.values())
 
     def save(self, tensor: Tensor) -> Tensor:
-        """Notes a tensor that is saved; a fake one has no address, but an object of its own."""
+        """Records a saved tensor's storage; a fake one has no address, so its object identifies it."""
         storage = tensor.untyped_storage()
         self.saved[storage._cdata] = storage  # noqa: SLF001
         return tensor
@@ -178,20 +178,20 @@ class ForwardPass:
         work, window = self.work, cast("Window | None", getattr(module, WINDOW, None))
         query, key, value = (one.to(torch.bfloat16) if work.is_half else one for one in (query, key, value))
         num_rows, num_heads, length, head_dim = query.shape
-        attended, num_pairs, num_more = work.row_length, num_rows * length**2, 0
+        attended, num_pairs, extra_bytes = work.row_length, num_rows * length**2, 0
         if not self.is_packed:
             near = options.get("sliding_window")  # ModernBERT's counts the token itself
             attended = min(attended, 2 * near - 1) if near else attended
-            num_more = num_pairs * (BYTES_PER_SCORE * num_heads if dropout and not work.has_gpu else query.itemsize)
+            extra_bytes = num_pairs * (BYTES_PER_SCORE * num_heads if dropout and not work.has_gpu else query.itemsize)
         else:
             attended = work.document_length or attended
             if window:
                 attended = window.num_attended(attended)
             if window and work.has_gpu and dropout:
                 keys = min(work.row_length, window.block_size + 2 * window.each_side + window.num_global)
-                num_more = 2 * key.nbytes * keys // window.block_size
+                extra_bytes = 2 * key.nbytes * keys // window.block_size
         self.flop += 4 * num_rows * length * attended * num_heads * head_dim
-        return Attention.apply(query, key, value, num_more), None
+        return AttentionStandIn.apply(query, key, value, extra_bytes), None
 
 
 def forward_pass(model: PreTrainedModel, work: Work, num_rows: int) -> ForwardPass:
@@ -202,7 +202,7 @@ def forward_pass(model: PreTrainedModel, work: Work, num_rows: int) -> ForwardPa
     encoder, saving = objective.encoder, saved_tensors_hooks(counted.save, lambda tensor: tensor)
     with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
         stack.callback(encoder.train, is_training)
-        if attention != "eager":  # whose products torch counts
+        if attention != "eager":  # torch counts the products of eager attention itself
             AttentionInterface.register(COUNTED, counted.attend)
             AttentionMaskInterface.register(COUNTED, _no_mask)
             model.set_attn_implementation(COUNTED)
@@ -214,10 +214,10 @@ def forward_pass(model: PreTrainedModel, work: Work, num_rows: int) -> ForwardPa
             name: torch.empty(value.shape, dtype=value.dtype, requires_grad=value.requires_grad)
             for name, value in (*encoder.named_parameters(), *encoder.named_buffers())
         }
-        none, length = torch.zeros(0, dtype=torch.int64), work.row_length
+        empty, length = torch.zeros(0, dtype=torch.int64), work.row_length
         tokens = torch.zeros((1, num_rows * length) if is_packed else (num_rows, length), dtype=torch.int64)
         mask, row_lengths = (None, (length,) * num_rows) if is_packed else (tokens.bool(), ())
-        inputs = objective.encoder_inputs(MlmBatch(tokens, mask, none, none, row_lengths=row_lengths))
+        inputs = objective.encoder_inputs(MlmBatch(tokens, mask, empty, empty, row_lengths=row_lengths))
         with objective.autocast(tokens), FlopCounterMode(display=False) as flop:
             functional_call(encoder.train(), weights, (), inputs)
     counted.flop += flop.get_total_flops()

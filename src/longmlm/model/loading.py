@@ -78,9 +78,9 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     window in longmlm.json, if there is one. Code in a repository is never run: a model with code is loaded as a stock
     model of its family if that takes all its weights.
 
-    Raises ModelError for a model that is missing, altered or unreadable, whose architecture cannot be used, with
-    missing weights or tokenizer, weights that its config does not describe, token ids beyond the word embedding, or
-    without an MLM head, or with one if `new_head` is set.
+    Raises ModelError if the model is missing, altered or unreadable; its architecture is not supported; tokenizer or
+    weights are missing; weights do not match the config; token ids exceed the word embedding; or it has no MLM head,
+    or has one although `new_head` is set.
     """
     return _load_with_heads(AutoModelForMaskedLM, name, revision, new_head, seed)
 

@@ -5,13 +5,13 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
-from longmlm.settings.pipeline import BesidePipeline, ResolvedPipeline
+from longmlm.settings.pipeline import PipelineReader, ResolvedPipeline
 from longmlm.settings.results import result_of
 from longmlm.settings.tables import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictConfig(BesidePipeline):
+class PredictConfig(PipelineReader):
     """Prints the likeliest tokens at the masks of a text, as predicted by one model or by several side by side.
 
     For example: longmlm predict out/mine/release "She put the letter in her [MASK]." If a pipeline

@@ -1,4 +1,4 @@
-"""Reads what a launcher exports to the processes that it starts, and refuse what a run would not follow.
+"""Reads what a launcher exports to the processes that it starts, and refuses settings that a run would ignore.
 
 `accelerate launch` passes on most settings as variables, whether they come from a flag, a key of its YAML file or the
 environment: `--mixed_precision bf16` and `mixed_precision: bf16` become ACCELERATE_MIXED_PRECISION=bf16.
@@ -26,7 +26,7 @@ REMOVE = "remove it"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The allowed values of variables whose name matches `pattern`; None allows all. Switched off is always allowed."""
+    """The allowed values of variables whose name matches `pattern`; None allows all. Those in OFF always are."""
 
     pattern: str
     allowed: tuple[str, ...] | None = ()
@@ -45,7 +45,7 @@ def check_launch_settings(precision: ComputePrecision) -> None:
             continue
         rule = next((rule for rule in rules if fnmatch(name, rule.pattern)), None)
         if rule and rule.allowed is not None and value.lower() not in rule.allowed:
-            place = "of accelerate launch, or in the environment"
+            place = "set by accelerate launch, or in the environment"
             raise TrainingError(f"{name} = {value} ({place}) is not supported: {rule.remedy}")
 
 

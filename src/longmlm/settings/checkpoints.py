@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from longmlm.settings.pipeline import BesidePipeline, ResolvedPipeline
+from longmlm.settings.pipeline import PipelineReader, ResolvedPipeline
 from longmlm.settings.tables import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointsConfig(BesidePipeline):
+class CheckpointsConfig(PipelineReader):
     """Lists or verifies the checkpoints of a run, or exports one of them.
 
     For example: longmlm checkpoints out/mine/run --action verify

@@ -1,6 +1,6 @@
 """Settings of a pipeline, and of the plan of one: a few base keys, from which the settings of every stage follow."""
 
-import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import reduce
@@ -18,7 +18,6 @@ from longmlm.settings.shipped import BUNDLED, bundled_resolved, is_same_path
 from longmlm.settings.tables import Table, Unused, merged, nested, table_at, with_arrays, without
 
 FOLDERS = ("rows", "long", "run", "evaluation", "release")  # in the output folder of a pipeline
-HERE = re.compile(r"[^/:]+(/|$)|/")  # a path, no address such as s3://bucket or hf:OWNER/NAME
 NUM_STEPS, ROWS_PER_STEP = 3000, 64
 StageName = Literal["extend", "prepare", "pretrain", "evaluate", "release"]
 StageConfig = PrepareConfig | ExtendConfig | PretrainConfig | EvaluateConfig | ReleaseConfig
@@ -63,9 +62,10 @@ class Pipeline:
             raise ValueError("text_field and text_fields both name the text: set one of them")
         if self.revision is not None and self.model is None:
             raise ValueError("revision needs model: name the model, or remove revision")
-        others = [self.output, *(f"{self.output}/{name}" for name in FOLDERS[1:])]
-        if self.rows is not None and (not HERE.match(self.rows) or any(is_same_path(self.rows, one) for one in others)):
-            raise ValueError("rows must be a folder of its own on this machine, where prepare writes")
+        if self.rows is not None:
+            is_here = self.rows and ":" not in self.rows.partition("/")[0]  # no address such as hf:OWNER/NAME
+            if not is_here or any(is_same_path(self.rows, f"{self.output}/{name}") for name in ("", *FOLDERS[1:])):
+                raise ValueError("rows must be a folder of its own on this machine, where prepare writes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +134,12 @@ def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     if "sources" not in table_at(given, "prepare", "recipe"):  # those have languages of their own
         text["release.card.languages"] = [base.language]
     chosen = merged(nested(text), merged(recommended(base, given), given))
-    followed = {name: value for name, value in following(base, chosen).items() if value is not None}
-    tables = _with_languages(base, merged(nested(followed), chosen))
+    derived = {name: value for name, value in derived_settings(base, chosen).items() if value is not None}
+    tables = _with_languages(base, merged(nested(derived), chosen))
     return {stage: bundled_resolved(table) for stage, table in tables.items() if stage not in absent}
 
 
-def following(base: Pipeline, chosen: Mapping[str, Any]) -> dict[str, object]:
+def derived_settings(base: Pipeline, chosen: Mapping[str, Any]) -> dict[str, object]:
     """Returns the stage settings that are derived from the base keys, by dotted name; None for one that is left unset.
 
     A stage reads what earlier ones write. `chosen` has the other settings.
@@ -259,19 +259,19 @@ def _adds_tokens(given: Mapping[str, Any]) -> bool:
     return table_at(given, "extend", "recipe").get("add_tokens") is not None
 
 
-class BesidePipeline:
-    """Settings of a command that is no stage, but reads what the stages of a pipeline have written.
+class PipelineReader(ABC):
+    """Settings of a command that is not a stage, but reads what the stages of a pipeline have written.
 
-    ARGUMENTS are settings whose values stand among the files: the last for the last name, the others for the first.
+    ARGUMENTS names settings that may be given among the TOML files: the last word sets the last one, others the first.
     """
 
     __slots__ = ()
     ARGUMENTS: ClassVar[tuple[str, ...]] = ()
 
     @staticmethod
+    @abstractmethod
     def of_pipeline(pipeline: ResolvedPipeline, own: Table) -> Table:
         """Returns the settings that follow from a pipeline, if the command's own settings are these."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,9 +292,9 @@ class PlanConfig(ResolvedPipeline):
 
 
 PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=1536, output="OUTPUT")  # for base keys with errors
-FOLLOWING = frozenset(following(PLACEHOLDER, {}))
+DERIVED = frozenset(derived_settings(PLACEHOLDER, {}))
 
 
 def written_settings(config: Any) -> Table:
     """Returns the settings that a file has: of a pipeline, all but those that follow from the base keys."""
-    return reduce(without, FOLLOWING, asdict(config))
+    return reduce(without, DERIVED, asdict(config))
